@@ -197,6 +197,74 @@ def test_no_function_is_nested_too_deeply():
     assert {name: nesting(node) for name, node in functions() if nesting(node) > MAX_NESTING} == {}
 
 
+# Tuned numbers
+
+# Numbers of engines that are no tuning: what stands for none or for a kind, what a format or a float prescribes.
+NO_TUNING = {
+    "hierarchy/grid.py": {"ASIDE": "a kind of resource"},
+    "hierarchy/outline.py": {"INSIDE": "a kind of resource", "ACROSS": "a kind of resource"},
+    "hierarchy/rooted.py": {"_HOME": "a kind of resource"},
+    "matching/flood.py": {"_BITS": "bits of a word"},
+    "matching/owners.py": {"_TURN": "the order of messages that are equally urgent"},
+    "matching/timetable.py": {"_SOON": "a tolerance", "_NOBODY": "stands for none"},
+    "pareto.py": {"_NO_LIMIT": "stands for none"},
+    "restrict.py": {"UNREACHED": "stands for none"},
+    "routes.py": {"FAR": "stands for none"},
+    "trees/rails.py": {"_NONE": "stands for none", "_MOST_EXPONENT": "the largest of which sums are floats"},
+    "trees/rounding.py": {"_MOST_EXPONENT": "the largest of which products are floats"},
+    "uneven.py": {"_ELEMENT_BYTES": "bytes of an element"},
+}
+EVIDENCE = r"(?s).*\. (?:Guess|Bench: (\w+)|Measured: .+|Source: .+)\."
+
+
+def numbers(tree):
+    """Names that a module gives numbers, or what is made of them."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            constants = [each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant)]
+            if any(isinstance(value, int | float) and not isinstance(value, bool) for value in constants):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                yield from (each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name))
+
+
+def test_tuned_numbers_of_engines_stand_in_their_params():
+    """Not as constants of modules, where nobody sees which there are and why."""
+    engines = PACKAGE / "synthesis"
+    found = {
+        path.relative_to(engines).as_posix(): set(numbers(tree))
+        for path, tree in trees().items()
+        if path.is_relative_to(engines) and not path.is_relative_to(engines / "bounds")
+    }
+    assert {name: names for name, names in found.items() if names} == {name: set(of) for name, of in NO_TUNING.items()}
+
+
+def params():
+    """Every class `Params`, with its module, its fields and what its docstring says of each."""
+    for path, tree in trees().items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and node.name == "Params":
+                fields = [each.target.id for each in node.body if isinstance(each, ast.AnnAssign)]
+                text = ast.get_docstring(node).split("Attributes\n----------\n")[1]
+                blocks = re.findall(r"^(\w[\w, ]*)\n((?:    .*\n?)+)", text, flags=re.MULTILINE)
+                yield name_of(path), node, fields, {name: " ".join(said.split()) for name, said in blocks}
+
+
+def test_every_tuned_number_says_what_it_is_and_why_it_is_so():
+    """A guess, a section of scripts/bench whose figures it has moved, a figure that it has moved, or where it is from."""
+    sections = set(
+        re.findall(r"^def (\w+)\(bench: Bench\)", (ROOT / "scripts/bench").read_text(encoding="utf-8"), re.M)
+    )
+    found = list(params())
+    assert len(found) > 20
+    for name, node, fields, said in found:
+        assert [ast.unparse(each) for each in node.decorator_list] == ["dataclass(frozen=True)"], name
+        assert [each for names in said for each in names.split(", ")] == fields, name
+        for names, text in said.items():
+            match = re.fullmatch(EVIDENCE, text)
+            assert match, f"{name}: {names} has no evidence"
+            assert match[1] is None or match[1] in sections, f"{name}: {names} names no section of scripts/bench"
+
+
 # Manners
 
 

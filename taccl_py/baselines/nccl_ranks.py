@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from taccl_py.baselines.nccl_tuner import GpuGeneration, Graph, NcclRanks
 from taccl_py.discover.gpus import GPU_MODELS, GpuModel
 from taccl_py.errors import InputError
+from taccl_py.tolerances import RELATIVE
 from taccl_py.topology.model import Medium, Topology
 
 # GB/s of one channel that NCCL tries inside a node and between nodes, in its order (``src/graph/search.cc``).
@@ -104,7 +105,7 @@ def nccl_ranks_of(topology: Topology, gpu: GpuGeneration, *, amd_cpu: bool) -> N
     else:
         nics_gbps = nics_of_node(topology)
         inter_gbps = _at_most(_INTER_GBPS[family], max(nics_gbps))
-        channels = max(1, sum(int(nic / inter_gbps + 1e-9) for nic in nics_gbps))
+        channels = max(1, sum(int(nic / inter_gbps + RELATIVE) for nic in nics_gbps))
         intra_gbps = min(inter_gbps, rank_gbps / channels) if len(topology.node_ranks[0]) > 1 else inter_gbps
         graph = Graph(channels, intra_gbps, inter_gbps)
     nvls = None
@@ -124,7 +125,7 @@ def _base(topology: Topology) -> str:
 def _fitted(rank_gbps: float, gpu: GpuGeneration, speeds_gbps: Sequence[float]) -> Graph:
     """As many of the fastest channels as fit into a rank's bandwidth."""
     speed = _at_most(speeds_gbps, rank_gbps)
-    channels = math.floor(rank_gbps / speed + 1e-9)
+    channels = math.floor(rank_gbps / speed + RELATIVE)
     newest = gpu in (GpuGeneration.HOPPER, GpuGeneration.BLACKWELL)
     stays = newest and speed < _UNCUT_GBPS and channels > _UNCUT_CHANNELS
     if speed >= _CUT_GBPS and not stays:
@@ -134,7 +135,7 @@ def _fitted(rank_gbps: float, gpu: GpuGeneration, speeds_gbps: Sequence[float]) 
 
 def _at_most(speeds_gbps: Sequence[float], limit_gbps: float) -> float:
     """The fastest speed of a table within a limit, or the limit."""
-    return max((each for each in speeds_gbps if each <= limit_gbps * (1 + 1e-9)), default=limit_gbps)
+    return max((each for each in speeds_gbps if each <= limit_gbps * (1 + RELATIVE)), default=limit_gbps)
 
 
 def sending_gbps(topology: Topology) -> float:

@@ -1,7 +1,7 @@
 """The order of time of a schedule: starts and arrivals of its messages.
 
 It decides what a message carries and what must not be overwritten yet. An arrival comes before a start of the same moment: the message that starts carries what has arrived. Two times are
-the same moment if they differ by less than `TOLERANCE` of the duration of the message that arrives.
+the same moment if they differ by less than `SAME_MOMENT` of the duration of the message that arrives.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from dataclasses import dataclass
 
 from taccl_py.errors import InputError
 from taccl_py.schedule.ir import Message, Schedule
-
-TOLERANCE = 1e-6
-_ULPS = 16
+from taccl_py.tolerances import SAME_MOMENT, ULPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ def order_events(schedule: Schedule) -> tuple[Event, ...]:
 
 def _arrival_us(message: Message) -> float:
     """Earliest time that counts as the arrival, still after the start."""
-    slack_us = TOLERANCE * (message.end_us - message.start_us) + _ULPS * math.ulp(message.end_us)
+    slack_us = SAME_MOMENT * (message.end_us - message.start_us) + ULPS * math.ulp(message.end_us)
     return max(message.end_us - slack_us, math.nextafter(message.start_us, math.inf))
 
 

@@ -14,9 +14,9 @@ from itertools import pairwise
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.actions import NONE, RankAction, RankWork
 from taccl_py.lowering.flow import DataFlow
-from taccl_py.lowering.order import TOLERANCE
 from taccl_py.lowering.program import Op
 from taccl_py.runtimes import Runtime
+from taccl_py.tolerances import SAME_MOMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +307,7 @@ class _Joiner:
     def _latest_us(self, order: int) -> float:
         """Time at which an action must begin, with what counts as the same moment."""
         time_us = self._deadline_us(self._actions[order])
-        return time_us + TOLERANCE * time_us
+        return time_us + SAME_MOMENT * time_us
 
     def _forward(self, arrival: RankAction, send: RankAction) -> RankAction:
         """One step out of an arrival and the send of the same cells."""
@@ -326,7 +326,7 @@ class _Joiner:
             early_us = action.busy_us if action.arrives != NONE and action.leaves == NONE else 0.0
             now_us = max(now_us, action.ready_us - early_us)
             late_us = now_us - self._deadline_us(action)
-            if late_us > TOLERANCE * now_us:
+            if late_us > SAME_MOMENT * now_us:
                 total_us += late_us
             now_us += action.busy_us
         return total_us

@@ -30,6 +30,7 @@ from taccl_py.solvers.limits import Limits, Over, never
 from taccl_py.synthesis.bounds.runtime import RuntimeBound, RuntimeBounds
 from taccl_py.synthesis.engine import Synthesis
 from taccl_py.synthesis.messages import bounded_by_messages
+from taccl_py.tolerances import RELATIVE
 from taccl_py.verify.any_size import verify_any
 
 
@@ -40,28 +41,28 @@ class Params:
     Attributes
     ----------
     instances
-        Numbers of instances that are tried. Guess: powers of two, as experts' files have them.
+        Numbers of instances that are tried: powers of two, as experts' files have them. Guess.
     most_lowered
-        Settings that are lowered in earnest for one choice.
+        Settings that are lowered in earnest for one choice. Guess.
     nearly
-        A setting whose first replay is slower than the best program by more than this part is not lowered.
+        A setting whose first replay is slower than the best program by more than this part is not lowered. Guess.
     worth_of_doubling
-        Part of the time that twice as many instances have to save. Guess: threadblocks are taken from other kernels.
-    least_cell_bytes
-        Chunks are not cut into instances with fewer bytes.
+        Part of the time that twice as many instances have to save: threadblocks are taken from other kernels. Guess.
     joined
-        Threadblocks of all instances may be so many times as many as a GPU has, as lowering joins receiving and sending ones.
-    most_joined_messages
-        Messages of a schedule up to which that is tried, as it takes seconds. Guess.
+        Threadblocks of all instances may be so many times as many as a GPU has, as lowering joins receiving and sending ones. Guess.
+    least_cell_bytes
+        Chunks are not cut into instances with fewer bytes. Guess.
     pieces
         Numbers of pieces into which messages are cut. Guess.
     least_piece_bytes, most_messages
-        Pieces have so many bytes at least, and schedules of pieces so many messages at most. Guess: an operation of Simple costs what
-        some 32 KiB take, and several instances share a piece.
+        Pieces have so many bytes at least, and schedules of pieces so many messages at most: an operation of Simple costs what some
+        32 KiB take, and several instances share a piece. Guess.
+    most_joined_messages
+        Messages of a schedule up to which `joined` is tried, as it takes seconds. Guess.
     most_schedules
-        Schedules that are lowered for one choice.
+        Schedules that are lowered for one choice. Guess.
     bound_seconds
-        Most time for bounds.
+        Most time for bounds. Guess.
     """
 
     instances: tuple[int, ...] = (1, 2, 4, 8, 16)
@@ -395,7 +396,7 @@ def _choose(
             if best is not None:
                 break
             raise
-        if best is None or chosen.preferred_us < best.preferred_us * (1 - 1e-9):
+        if best is None or chosen.preferred_us < best.preferred_us * (1 - RELATIVE):
             best = chosen
     if best is None:
         raise failure or InputError("no protocol and number of instances is possible")

@@ -46,7 +46,7 @@ class Params:
     Attributes
     ----------
     change
-        Another choice than at the size before must be faster by this part: predictions are off by as much.
+        Another choice than at the size before must be faster by this part: predictions are off by as much. Guess.
     lowered_per_size
         Candidates that are lowered for one probe size. Guess.
     replayed_per_size
@@ -63,7 +63,7 @@ class Params:
     far
         Beyond a size at which they are slower than the best by this factor, they are not. Guess.
     halvings
-        Steps by which the end of a file's range is found.
+        Steps by which the end of a file's range is found. Guess.
     """
 
     change: float = 0.03

@@ -21,6 +21,7 @@ from taccl_py.synthesis.auto import (
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.engine import Demand, Events
 from taccl_py.synthesis.race import EngineRun, RaceOutcome, Racer
+from taccl_py.tolerances import CLOSE_TO_BOUND, RELATIVE
 
 # Engines that take longer run at one in so many probes.
 _EVERY = 2
@@ -30,7 +31,7 @@ _NEAR = 0.03
 # asked at sizes between these: large sizes take some of them ten seconds, to be beaten by far.
 _BEATEN, _FAR = 0.1, 300.0
 # A size whose best time is this close to the bound is not raced again; the largest one, whose answer serves other large ones, if closer.
-_CLOSE, _CLOSE_AT_LAST = 0.01, 1e-3
+_CLOSE_AT_LAST = 1e-3
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
         return [*(constructive_runs(demand) if last else ()), *following(demand)]
 
     def wide(some: list[Probe]) -> list[Probe]:
-        return [probe for probe in some if probe.gap(found.candidates) > _CLOSE]
+        return [probe for probe in some if probe.gap(found.candidates) > CLOSE_TO_BOUND]
 
     race(leading_runs, chain.from_iterable(_far_apart(fewer)))
     nothing_leads = not found.candidates
@@ -197,4 +198,4 @@ def _makes_needless(one: CostCurve, other: CostCurve) -> bool:
     """True if one algorithm is clearly faster than another, or as fast, at every size: curves are straight between breakpoints."""
     borders = {one.min_bytes, one.max_bytes, *(p.from_bytes for c in (one, other) for p in c.pieces)}
     ratios = [one.time_us(size) / other.time_us(size) for size in borders]
-    return max(ratios) <= 1 / (1 + _NEAR) or all(abs(ratio - 1) <= 1e-9 for ratio in ratios)
+    return max(ratios) <= 1 / (1 + _NEAR) or all(abs(ratio - 1) <= RELATIVE for ratio in ratios)

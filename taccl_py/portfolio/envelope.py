@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from taccl_py.simulate.cost_curve import CostCurve, CurvePiece
+from taccl_py.tolerances import LAST_DIGITS
 from taccl_py.units import BYTES_PER_MB
-
-_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ def _reach(
     reach = position
     for border in range(position, len(cells)):
         best = min(other.time_us(cells[border]) for other in curves)
-        if curve.time_us(cells[border]) > best * (1 + max(tolerance, _ROUNDING)):
+        if curve.time_us(cells[border]) > best * (1 + max(tolerance, LAST_DIGITS)):
             break
         reach = border
     return reach

@@ -23,11 +23,9 @@ from functools import cached_property
 from operator import attrgetter
 
 from taccl_py.collective import Address, Buffer, Collective
+from taccl_py.tolerances import LAST_DIGITS, RELATIVE
 from taccl_py.topology.model import Topology
 from taccl_py.units import algbw_gbps
-
-# Most by which equal moments can differ: as a part of themselves, and of the whole plan.
-_ROUNDING, _PLAN_ROUNDING = 1e-9, 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +206,7 @@ def rounding_us(moment_us: float, whole_us: float) -> float:
 
     Where a plan was turned around in time, moments near 0 are differences of late ones.
     """
-    return max(_ROUNDING * abs(moment_us), _PLAN_ROUNDING * whole_us)
+    return max(RELATIVE * abs(moment_us), LAST_DIGITS * whole_us)
 
 
 def sort_messages(messages: Iterable[Message]) -> tuple[Message, ...]:

@@ -8,6 +8,7 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule, dispatch_messages, time_messages
+from taccl_py.tolerances import RELATIVE
 from taccl_py.topology.model import Topology
 
 _COMBINED = {Kind.BROADCAST: Kind.REDUCE, Kind.ALLGATHER: Kind.REDUCESCATTER}
@@ -51,7 +52,7 @@ def is_reversible(topology: Topology, chunk_bytes: float) -> bool:
     for index in range(len(topology.links)):
         for resource in topology.resources_of[index]:
             delay = topology.message_us(index, chunk_bytes) - topology.occupancy_us(resource, chunk_bytes)
-            if abs(after.setdefault(resource, delay) - delay) > 1e-9 * max(1.0, delay):
+            if abs(after.setdefault(resource, delay) - delay) > RELATIVE * max(1.0, delay):
                 return False
     return True
 
@@ -107,7 +108,7 @@ def mirrored(schedule: Schedule) -> Schedule | None:
         link_of.append(lanes[lane])
     untimed = [replace(message, link=link_of[message.link]) for message in drafts_of(schedule)]
     copy = build_schedule(turned, schedule.collective, schedule.chunk_bytes, untimed)
-    return copy if copy.makespan_us <= schedule.makespan_us * (1 + 1e-9) else None
+    return copy if copy.makespan_us <= schedule.makespan_us * (1 + RELATIVE) else None
 
 
 def _same_cost(one: Topology, link: int, other: Topology, other_link: int) -> bool:

@@ -21,11 +21,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from taccl_py.tolerances import LAST_DIGITS
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
-
-# Times that are equal but for rounding are one moment, lest rounding decide who goes first.
-SAME_MOMENT = 1e-12
 
 
 class TransferRequest(NamedTuple):
@@ -159,7 +157,7 @@ class Arbiter:
         freed
             Resources whose alarms have gone off, each once.
         """
-        limit_us = now_us + SAME_MOMENT * now_us
+        limit_us = now_us + LAST_DIGITS * now_us
         # Each candidate is the first of its queue: a fresh request, or the first one filed under a free resource.
         candidates = [(request, -1) for request in fresh]
         candidates += [(self._filed[resource][0], resource) for resource in freed if self._has_filed(resource)]

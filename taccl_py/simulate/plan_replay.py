@@ -51,7 +51,6 @@ from taccl_py.profiles.view import (
     usable_shares,
 )
 from taccl_py.simulate.arbiter import (
-    SAME_MOMENT,
     Arbiter,
     Grant,
     RequestCost,
@@ -63,6 +62,7 @@ from taccl_py.simulate.arbiter import (
 from taccl_py.simulate.in_network import BY_SWITCH, Errand, errand_of, find_switch_paths
 from taccl_py.simulate.plan_pace import FREE, PUTS, PlanPace
 from taccl_py.simulate.timeline import SwitchWork, Timeline, Transfer, sort_transfers
+from taccl_py.tolerances import LAST_DIGITS
 from taccl_py.topology.model import Topology
 
 _PLAIN = "Simple"
@@ -290,7 +290,7 @@ class _PlanRun:
         """Let everything happen."""
         self._go_on()
         while self._events:
-            limit_us = self._events[0][0] * (1 + SAME_MOMENT)
+            limit_us = self._events[0][0] * (1 + LAST_DIGITS)
             while self._events and self._events[0][0] <= limit_us:
                 time_us, _, happening, index = heapq.heappop(self._events)
                 self._now_us = max(self._now_us, time_us)

@@ -26,8 +26,9 @@ from enum import IntEnum
 from taccl_py.collective import Collective
 from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.lowering.program import Op, Program, Step, chunks_of_size
-from taccl_py.simulate.arbiter import SAME_MOMENT, Arbiter, Grant, TransferRequest
+from taccl_py.simulate.arbiter import Arbiter, Grant, TransferRequest
 from taccl_py.simulate.timeline import Timeline, Transfer, sort_transfers
+from taccl_py.tolerances import LAST_DIGITS
 from taccl_py.topology.model import Topology
 
 _RECEIVES = frozenset(op for op in Op if op.receives)
@@ -151,7 +152,7 @@ class _ProgramReplay:
         self._go_on()
         while self._events:
             first_us = self._events[0][0]
-            limit_us = first_us + SAME_MOMENT * first_us
+            limit_us = first_us + LAST_DIGITS * first_us
             while self._events and self._events[0][0] <= limit_us:
                 time_us, happening, index = heapq.heappop(self._events)
                 self._now_us = max(self._now_us, time_us)

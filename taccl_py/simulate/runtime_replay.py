@@ -37,6 +37,7 @@ from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile
 from taccl_py.profiles.view import Usable, far_resources, is_far, require_costs_by_size, serial_alphas, usable_shares
 from taccl_py.runtimes import MAX_COUNT, MAX_REDUCE_CHAIN
 from taccl_py.simulate.alike import NOBODY, ReplayedBlock, ShapeLoad, StepWork, merge_alike
+from taccl_py.tolerances import RELATIVE
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
 
@@ -160,7 +161,7 @@ class _Structure:
 
     def run(self, costs: ProtocolCosts, profile: RuntimeProfile, cell_bytes: float, instances: int) -> float:
         """Time of a call whose chunks (of one instance) have so many bytes."""
-        iterations = max(1, math.ceil(cell_bytes / costs.payload_bytes - 1e-9))
+        iterations = max(1, math.ceil(cell_bytes / costs.payload_bytes - RELATIVE))
         case = _ReplayCase(
             costs,
             cell_bytes / iterations,
@@ -219,7 +220,7 @@ class _ReplayRun:
         self._blocks, self._case, self._iterations = blocks, case, iterations
         costs = case.costs
         mb = case.cell_bytes / BYTES_PER_MB
-        per_operation = max(1, min(MAX_COUNT, int(costs.payload_bytes / case.cell_bytes + 1e-9))) if (
+        per_operation = max(1, min(MAX_COUNT, int(costs.payload_bytes / case.cell_bytes + RELATIVE))) if (
             math.isfinite(costs.payload_bytes)
         ) else MAX_COUNT  # fmt: skip
         self._durations = [[self._duration(work, mb, per_operation) for work in block.works] for block in blocks]

@@ -16,12 +16,9 @@ from dataclasses import dataclass
 from taccl_py.errors import InputError
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.timeline import Timeline, Transfer, sort_transfers
+from taccl_py.tolerances import SAME_MOMENT, ULPS
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
-
-# Error allowed in schedules, relative to the duration of a message, when they say that one comes after another.
-_TOLERANCE = 1e-6
-_ULPS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +96,7 @@ def decisions(schedule: Schedule) -> tuple[ReplayTurn, ...]:
 
 def _arrived_by(schedule: Schedule, index: int, time_us: float) -> bool:
     message = schedule.messages[index]
-    slack_us = _TOLERANCE * (message.end_us - message.start_us) + _ULPS * math.ulp(message.end_us)
+    slack_us = SAME_MOMENT * (message.end_us - message.start_us) + ULPS * math.ulp(message.end_us)
     return message.end_us - slack_us <= time_us
 
 

@@ -1,1 +1,1 @@
-"""How to move it: engines that turn a problem into a schedule."""
+"""Engines, which turn a demand into a schedule."""

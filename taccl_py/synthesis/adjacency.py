@@ -1,4 +1,4 @@
-"""Which chunks can travel together: arcs of one link whose chunks are neighbours in the buffers at both ends.
+"""Chunks that can share a message: arcs of one link whose chunks are neighbours in the buffers at both ends.
 
 Alpha is shared only by neighbours, so a planner may join an arc only to its predecessor here. Places in input and output are
 fixed. Ranks that relay chunks which they do not want keep what passes through them in scratch, ordered by final rank and
@@ -8,12 +8,26 @@ origin; `taccl_py.schedule.layout` decides the real order afterwards and cuts wh
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 from taccl_py.collective import Collective
 from taccl_py.synthesis.quotient import Quotient
 
-# Share of the links of an orbit on which two chunks must be neighbours to be planned together.
-_MOST = 0.75
+
+@dataclass(frozen=True)
+class Params:
+    """Numbers of the adjacency of chunks.
+
+    Attributes
+    ----------
+    least_joint_part
+        Part of the links of an orbit on which two chunks must be neighbours to be planned together. Guess.
+    """
+
+    least_joint_part: float = 0.75
+
+
+PARAMS = Params()
 
 
 def predecessors(quotient: Quotient) -> dict[int, int]:
@@ -41,7 +55,7 @@ def predecessors(quotient: Quotient) -> dict[int, int]:
             for index, here, there in own
         )
         candidate, count = max(before.items(), key=lambda item: (item[1], -item[0]))
-        if candidate >= 0 and count >= _MOST * len(own):
+        if candidate >= 0 and count >= PARAMS.least_joint_part * len(own):
             found[arc] = candidate
     return _without_circles(found)
 

@@ -7,7 +7,7 @@ for every algorithm on the machine, however it cuts its data.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from taccl_py.collective import Kind
 from taccl_py.errors import LimitReached, TacclError
@@ -16,42 +16,85 @@ from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.bounds.bound import best_of
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
+from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.race import DIED, EngineRun, RaceOutcome, Racer
 from taccl_py.synthesis.suggest import connection_sketches
 from taccl_py.synthesis.templates.site import TemplateSite
+from taccl_py.tolerances import CLOSE_TO_BOUND
 from taccl_py.topology.translations import translations_of
 
-# Answers this close to the bound are not raced again.
-_CLOSE = 0.01
+
+@dataclass(frozen=True)
+class Params:
+    """Numbers of engine ``auto``.
+
+    Attributes
+    ----------
+    least_process_seconds
+        Seconds that must be left for other processes to be started once there is an answer; to start takes about as
+        long. Guess.
+    least_leading_seconds
+        The same where a leading engine is still to run, which is else run alone in this process. Guess.
+    most_pairs
+        Pairs of chunk and link up to which engine ``milp`` gets several chunks per rank: it solves about as many in a
+        second. Guess.
+    most_pairs_of_one_chunk
+        Pairs up to which it gets one chunk per rank, and each sketch. Guess.
+    first_chunk_counts
+        Chunks per rank that engine ``milp`` gets in the first race. Guess.
+    second_chunk_counts
+        Chunks per rank that it gets in the second race. Guess.
+    greedy_ranks
+        Ranks of irregular machines on which engine ``greedy`` runs: on fewer, others search everything; on more, it
+        takes longer than a race. Guess.
+    greedy_ranks_of_one_node
+        The same for one node whose links differ. Measured: MI250X, AllGather of 16 MiB, 66.5 -> 60.3 us.
+    greedy_ranks_of_sparse_nodes
+        The same for nodes inside which not all ranks are linked. Measured: two MI250X nodes, AllGather of 4 MiB, 33.6
+        -> 28.6 us.
+    most_greedy_ranks_of_rooted
+        Ranks over nodes up to which engine ``greedy`` runs for Broadcast and Reduce, in up to four seconds. Measured:
+        two ND A100 v4 nodes, 64 KiB, 5.75 -> 5.14 us.
+    most_greedy_bytes_of_rooted
+        Bytes up to which it does so where all ranks of a node are linked. Guess.
+    most_greedy_ranks_in_a_node
+        Ranks of one node up to which engine ``greedy`` runs for Broadcast and Reduce. Guess.
+    most_greedy_bytes_in_a_node
+        Bytes up to which it does so. Guess.
+    most_steps_ranks_in_a_node
+        Ranks of one node up to which engine ``steps`` runs for Broadcast and Reduce. Guess.
+    most_steps_bytes_in_a_node
+        Bytes up to which it does so. Guess.
+    most_packed_ranks
+        Ranks over nodes up to which trees are packed and all templates tried, in some seconds; more are left to engine
+        ``hierarchy``, except for what one root has for all. Measured: 512 H800, AllGather of 1 MiB, 168.6 -> 14.3 us.
+    """
+
+    least_process_seconds: float = 1.0
+    least_leading_seconds: float = 3.0
+    most_pairs: int = 200_000
+    most_pairs_of_one_chunk: int = 2_000_000
+    first_chunk_counts: tuple[int, ...] = (1,)
+    second_chunk_counts: tuple[int, ...] = (2, 4)
+    greedy_ranks: range = range(32, 513)
+    greedy_ranks_of_one_node: range = range(9, 32)
+    greedy_ranks_of_sparse_nodes: range = range(17, 33)
+    most_greedy_ranks_of_rooted: int = 64
+    most_greedy_bytes_of_rooted: int = 8 << 20
+    most_greedy_ranks_in_a_node: int = 32
+    most_greedy_bytes_in_a_node: int = 8 << 20
+    most_steps_ranks_in_a_node: int = 8
+    most_steps_bytes_in_a_node: int = 1 << 20
+    most_packed_ranks: int = 128
+
+
+PARAMS = Params()
+
 # The engine for nodes; it also takes time for bounds, which hold however data is cut.
 _HIERARCHY = "hierarchy"
 # What is soon done goes first, in this process: other processes are not started for what it answers, nor for so few seconds as they
 # take to start, or in which a leading run is better carried out in this one.
 _QUICK = ("templates",)
-_WORTH_PROCESSES, _WORTH_PROCESSES_TOO = 1.0, 3.0
-# How many other schedules are kept, and how much slower they may be.
-_MOST_RUNNERS_UP, _RUNNER_UP = 4, 1.12
-# The linear model of one chunk has about this many pairs of chunk and link for each that is solved in a second.
-_MOST_PAIRS = 200_000
-# All of them are looked at once for a chunk from each rank, and for each sketch, though that leaves few.
-_MOST_PAIRS_ONCE = 2_000_000
-_FIRST_CHUNKS, _SECOND_CHUNKS = (1,), (2, 4)
-# Ranks of a machine without regularity from which on, and up to which, engine greedy takes part: below, others search everything;
-# above, it takes longer than a race.
-_GREEDY_RANKS = range(32, 513)
-# The same for one node whose links differ, and for sparse nodes, which take it some seconds.
-_UNEVEN_RANKS = range(9, 32)
-_SPARSE_RANKS = range(17, 33)
-# Ranks up to which it takes a second or two, or four, for Broadcast and Reduce over nodes, and bytes up to which it wins there if
-# ranks of a node are all linked.
-_ROOTED_RANKS, _ROOTED_BYTES = 64, 8 << 20
-# Ranks of one node up to which engines greedy and steps are soon done with Broadcast and Reduce, and bytes up to which they may be
-# ahead of trees and of searches in few chunks.
-_GREEDY_ROOTED_RANKS, _GREEDY_ROOTED_BYTES = 32, 8 << 20
-_STEPS_ROOTED_RANKS, _STEPS_ROOTED_BYTES = 8, 1 << 20
-# Ranks up to which trees over nodes are packed, and all templates tried, in some seconds. On more, that is left to engine
-# hierarchy, but for what one root has for all.
-_FEW_RANKS = 128
 
 
 def first_runs(demand: Demand) -> list[EngineRun]:
@@ -62,51 +105,54 @@ def first_runs(demand: Demand) -> list[EngineRun]:
 
 
 def searching_runs(demand: Demand) -> list[EngineRun]:
-    """Those of them that take what time they get."""
-    return _milp_runs(demand, _FIRST_CHUNKS) if _is_searched(demand) else []
+    """First runs that use all the time they get."""
+    return _milp_runs(demand, PARAMS.first_chunk_counts) if _is_searched(demand) else []
 
 
 def constructive_runs(demand: Demand) -> list[EngineRun]:
-    """Those of them that are done in some seconds."""
+    """First runs that end after some seconds."""
     if _is_passed_on(demand):
         return []
     packed = EngineRun("flow" if demand.kind in (Kind.ALLTOALL, Kind.GATHER, Kind.SCATTER) else "trees", demand)
     runs = [] if packed in left_out_runs(demand) else [packed]
-    if _is_rooted_within(demand, _STEPS_ROOTED_RANKS, _STEPS_ROOTED_BYTES):
+    if _is_rooted_within(demand, PARAMS.most_steps_ranks_in_a_node, PARAMS.most_steps_bytes_in_a_node):
         runs.append(EngineRun("steps", demand))
     quick = any(run.engine == "greedy" for run in quick_runs(demand))
     return [*runs, EngineRun("greedy", demand)] if _is_for_greedy(demand) and not quick else runs
 
 
 def quick_runs(demand: Demand) -> list[EngineRun]:
-    """Those of them that are done in a second or two."""
+    """First runs that end after a second or two."""
     templates = EngineRun("templates", demand)
     runs = [] if templates in left_out_runs(demand) else [templates]
     if _has_hierarchy(demand):
         runs.append(EngineRun(_HIERARCHY, demand))
         # Data from one root is worth a search for the way to each rank, unless it is much and its way plain.
-        rooted = demand.kind in (Kind.BROADCAST, Kind.REDUCE) and demand.topology.num_ranks <= _ROOTED_RANKS
-        if rooted and (demand.size_bytes <= _ROOTED_BYTES or not _is_passed_on(demand)):
+        rooted = (
+            demand.kind in (Kind.BROADCAST, Kind.REDUCE)
+            and demand.topology.num_ranks <= PARAMS.most_greedy_ranks_of_rooted
+        )
+        if rooted and (demand.size_bytes <= PARAMS.most_greedy_bytes_of_rooted or not _is_passed_on(demand)):
             runs.append(EngineRun("greedy", demand))
-    if _is_rooted_within(demand, _GREEDY_ROOTED_RANKS, _GREEDY_ROOTED_BYTES):
+    if _is_rooted_within(demand, PARAMS.most_greedy_ranks_in_a_node, PARAMS.most_greedy_bytes_in_a_node):
         runs.append(EngineRun("greedy", demand))
     return runs
 
 
 def _is_rooted_within(demand: Demand, ranks: int, size_bytes: int) -> bool:
-    """Whether it is a Broadcast or Reduce of so few ranks of one node, and so little."""
+    """True if it is a Broadcast or Reduce on one node of at most so many ranks, and bytes."""
     topology = demand.topology
     is_free = demand.kind in (Kind.BROADCAST, Kind.REDUCE) and demand.sketch is None and not topology.chunk_costs
     return is_free and topology.num_nodes == 1 and topology.num_ranks <= ranks and demand.size_bytes <= size_bytes
 
 
 def leading_runs(demand: Demand) -> list[EngineRun]:
-    """Those of the quick ones that are seldom beaten by far, by which the others are measured."""
+    """Quick runs that are seldom beaten by far, with which the others are compared."""
     return [EngineRun(_HIERARCHY, demand)] if _has_hierarchy(demand) else []
 
 
 def _has_hierarchy(demand: Demand) -> bool:
-    """Whether engine hierarchy takes part."""
+    """True if engine hierarchy takes part."""
     return demand.topology.num_nodes > 1 and demand.sketch is None and demand.kind not in (Kind.GATHER, Kind.SCATTER)
 
 
@@ -115,28 +161,28 @@ def left_out_runs(demand: Demand) -> list[EngineRun]:
     if not _has_hierarchy(demand):
         return []
     rooted, ranks = demand.kind in (Kind.BROADCAST, Kind.REDUCE), demand.topology.num_ranks
-    if rooted and _is_passed_on(demand) and ranks < _GREEDY_RANKS.stop:
+    if rooted and _is_passed_on(demand) and ranks < PARAMS.greedy_ranks.stop:
         return [EngineRun(engine, demand) for engine in ("trees", "greedy")]
-    if rooted or ranks <= _FEW_RANKS:
+    if rooted or ranks <= PARAMS.most_packed_ranks:
         return []
     engines = ("templates",) if demand.kind is Kind.ALLTOALL else ("templates", "trees")
     return [EngineRun(engine, demand) for engine in engines]
 
 
 def _is_passed_on(demand: Demand) -> bool:
-    """Whether engine hierarchy packs what one root has for all, so that trees are no better and only take longer."""
+    """True if engine hierarchy packs what one root has for all, so that trees are no better and only take longer."""
     topology = demand.topology
     rooted = demand.kind in (Kind.BROADCAST, Kind.REDUCE) and demand.sketch is None
     return rooted and topology.num_nodes > 1 and TemplateSite(topology, 0.0).linked_inside_nodes
 
 
 def _is_searched(demand: Demand) -> bool:
-    """Whether a search for the ways of every chunk has a chance: not for what one root has for all on very many ranks of nodes."""
-    return demand.topology.num_ranks <= _FEW_RANKS or not _is_passed_on(demand)
+    """True if a search for the path of every chunk has a chance: not for what one root has for all on very many ranks of nodes."""
+    return demand.topology.num_ranks <= PARAMS.most_packed_ranks or not _is_passed_on(demand)
 
 
 def _is_for_greedy(demand: Demand) -> bool:
-    """Whether greedy is quick, and nothing else follows links as they are, on a machine that is too large to search.
+    """True if greedy is quick, and nothing else follows links as they are, on a machine that is too large to search.
 
     That is so where links are missing or slow or nodes differ, between nodes in AllReduce alone, where sums go to who has most
     bandwidth, and in AllToAll, whose ways it chooses one by one; and, but for AllToAll, on one node of fewer ranks whose links
@@ -147,22 +193,22 @@ def _is_for_greedy(demand: Demand) -> bool:
         return False
     if (
         topology.num_nodes > 1
-        and topology.num_ranks in _SPARSE_RANKS
+        and topology.num_ranks in PARAMS.greedy_ranks_of_sparse_nodes
         and not TemplateSite(topology, 0.0).linked_inside_nodes
     ):
         return demand.kind is not Kind.ALLTOALL
-    if topology.num_nodes == 1 and topology.num_ranks in _UNEVEN_RANKS:
+    if topology.num_nodes == 1 and topology.num_ranks in PARAMS.greedy_ranks_of_one_node:
         return len({link.beta_us_per_mb for link in topology.links}) > 1 and demand.kind is not Kind.ALLTOALL
     is_quick = topology.num_nodes == 1 or demand.kind in (Kind.ALLREDUCE, Kind.ALLTOALL)
     found = translations_of(topology)
-    return topology.num_ranks in _GREEDY_RANKS and is_quick and (found is None or not found.is_regular)
+    return topology.num_ranks in PARAMS.greedy_ranks and is_quick and (found is None or not found.is_regular)
 
 
 def second_runs(demand: Demand) -> list[EngineRun]:
     """Runs for where the first ones leave a gap: narrower searches, and finer chunks."""
     if not _is_searched(demand):
         return []
-    finer = [] if demand.chunks_per_rank is not None else _milp_runs(demand, _SECOND_CHUNKS)
+    finer = [] if demand.chunks_per_rank is not None else _milp_runs(demand, PARAMS.second_chunk_counts)
     return [*_sketched_runs(demand), *finer]
 
 
@@ -170,7 +216,7 @@ def _sketched_runs(demand: Demand) -> list[EngineRun]:
     """The milp engine with what a person would say of who talks between nodes: restricted, it gets further in the same time."""
     count = demand.chunks_per_rank or 1
     pairs = demand.collective(count).num_chunks * len(demand.topology.links)
-    if demand.sketch is not None or demand.topology.num_nodes == 1 or pairs > _MOST_PAIRS_ONCE:
+    if demand.sketch is not None or demand.topology.num_nodes == 1 or pairs > PARAMS.most_pairs_of_one_chunk:
         return []
     return [
         EngineRun("milp", replace(demand, chunks_per_rank=count, sketch=sketch), asked=demand)
@@ -186,7 +232,7 @@ def _milp_runs(demand: Demand, counts: tuple[int, ...]) -> list[EngineRun]:
     return [
         EngineRun("milp", replace(demand, chunks_per_rank=count), asked=demand)
         for count in counts
-        if count * pairs <= (_MOST_PAIRS_ONCE if count == 1 else _MOST_PAIRS)
+        if count * pairs <= (PARAMS.most_pairs_of_one_chunk if count == 1 else PARAMS.most_pairs)
     ]
 
 
@@ -216,13 +262,15 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
         answers.sort(key=lambda answer: answer.schedule.makespan_us)
         if answers:
             events.incumbent(answers[0].schedule.makespan_us)
-        return bool(answers) and answers[0].schedule.makespan_us <= bound.time_us * (1 + _CLOSE)
+        return bool(answers) and answers[0].schedule.makespan_us <= bound.time_us * (1 + CLOSE_TO_BOUND)
 
     def race_for_the_rest(runs: list[EngineRun]) -> None:
         left = replace(options, limits=limits.within(deadline.left))
         workers = limits.workers
         leading = [run for run in runs if run in leading_runs(demand)]
-        if answers and left.limits.seconds < (_WORTH_PROCESSES_TOO if leading else _WORTH_PROCESSES):
+        if answers and left.limits.seconds < (
+            PARAMS.least_leading_seconds if leading else PARAMS.least_process_seconds
+        ):
             runs, workers = leading, 1
         with Racer(left, limits.seconds / 2, workers, has_answer=bool(answers)).running() as racer:
             if not has_closed_the_gap(racer, runs) and not racer.over:
@@ -273,9 +321,9 @@ def _joined(answers: list[Synthesis], bound: Bound, seconds: float) -> Synthesis
     best = answers[0]
     fastest_us = best.schedule.makespan_us
     near = [schedule for answer in answers for schedule in (answer.schedule, *answer.runners_up)][1:]
-    near = sorted((s for s in near if s.makespan_us <= fastest_us * _RUNNER_UP), key=lambda s: s.makespan_us)[
-        :_MOST_RUNNERS_UP
-    ]
+    near = sorted(
+        (s for s in near if s.makespan_us <= fastest_us * COMMON.runner_up_factor), key=lambda s: s.makespan_us
+    )[: COMMON.most_runners_up]
     near += [answer.schedule for answer in answers[1:] if not any(answer.schedule is other for other in near)]
     proof = Proof.of(fastest_us, bound)
     return Synthesis(best.schedule, bound, proof, best.solver, {"race": seconds}, tuple(near))

@@ -22,18 +22,16 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.sparse import Coefficients, Optimum, SparseProgram
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.symmetry import Generator, IntArray, orbit_labels
+from taccl_py.tolerances import LP_GAP, RELATIVE
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
 
 FloatArray = NDArray[np.float64]
 
-# The second optimum, with the fewest hops, may load the fullest resource by this much more.
-_LOAD_SLACK = 1e-9
-
 
 @dataclass(frozen=True)
 class Commodities:
-    """What has to flow.
+    """Commodities of a multicommodity flow: the data of each source, and the links that it may use.
 
     Attributes
     ----------
@@ -188,7 +186,7 @@ class _Layout:
 
     def fewest_hops(self, program: SparseProgram, optimum: Optimum, limits: Limits) -> Optimum | None:
         """Among flows with the same T, one with the fewest hops."""
-        program.set_upper(len(self.link), optimum.objective * (1 + _LOAD_SLACK))
+        program.set_upper(len(self.link), optimum.objective * (1 + RELATIVE))
         program.set_costs(np.append(self.weight[self.owner], 0.0))
         return program.solve(limits)
 
@@ -200,5 +198,5 @@ class _Layout:
         prices = by_orbit[self.resource_orbit] / np.bincount(self.resource_orbit)[self.resource_orbit]
         total = prices.sum()
         # The solver's tolerance must not lift the bound above what is true.
-        load_us = optimum.objective * (1 - 1e-7)
+        load_us = optimum.objective * (1 - LP_GAP)
         return CommodityFlow(load_us, tuple(self.sources.tolist()), flow_mb, prices / total if total > 0 else prices)

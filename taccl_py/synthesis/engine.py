@@ -1,4 +1,4 @@
-"""What every engine takes and gives."""
+"""Interface of engines: demand, options and answer."""
 
 from __future__ import annotations
 
@@ -18,15 +18,32 @@ from taccl_py.units import BYTES_PER_MB, relative_gap
 if TYPE_CHECKING:
     from taccl_py.synthesis.bounds import Bound
 
-# Chunks per rank that any search can be asked for; no runtime has steps for more.
-_MOST_CHUNKS = 1 << 14
-# More than the first must arrive seldom enough: already a schedule of so many takes some ten seconds to write down and verify.
-_FEW_CHUNKS, _MOST_ARRIVALS = 512, 1 << 17
+
+@dataclass(frozen=True)
+class Params:
+    """Limits on demands.
+
+    Attributes
+    ----------
+    most_chunks_per_rank
+        Chunks per rank that any search accepts; no runtime has steps for more. Guess.
+    free_chunks_per_rank
+        Chunks per rank up to which arrivals are not counted. Guess.
+    most_arrivals
+        Arrivals of chunks beyond that number, which take some ten seconds to write and verify. Guess.
+    """
+
+    most_chunks_per_rank: int = 1 << 14
+    free_chunks_per_rank: int = 512
+    most_arrivals: int = 1 << 17
+
+
+PARAMS = Params()
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What an engine is asked for: one collective of one size on one machine.
+    """Question for an engine: one collective of one size on one machine.
 
     Attributes
     ----------
@@ -73,7 +90,7 @@ class Demand:
 
 
 class Proof(StrEnum):
-    """What is known of a schedule's quality.
+    """State of knowledge about a schedule's optimality.
 
     ``optimal``: its time equals a lower bound that holds for every schedule of the problem.
     ``optimal-in-class``: a solver proved, on its time grid, that no schedule with the same symmetry is faster.
@@ -86,13 +103,13 @@ class Proof(StrEnum):
 
     @classmethod
     def of(cls, time_us: float, bound: Bound) -> Proof:
-        """What a bound alone proves of a schedule that takes so long."""
+        """Proof that a bound alone gives for a schedule that takes so long."""
         return cls.OPTIMAL if bound.is_reached_by(time_us) else cls.FEASIBLE
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to search.
+    """Options of a search.
 
     Attributes
     ----------
@@ -181,10 +198,10 @@ def require_few_chunks(demand: Demand) -> None:
         If more are asked for; its field is ``chunks_per_rank``.
     """
     chunks = demand.chunks_per_rank or 1
-    if chunks > _MOST_CHUNKS:
-        most = _MOST_CHUNKS
-    elif chunks > _FEW_CHUNKS and demand.collective(chunks).num_arrivals > _MOST_ARRIVALS:
-        most = max(_FEW_CHUNKS, _MOST_ARRIVALS // demand.collective(1).num_arrivals)
+    if chunks > PARAMS.most_chunks_per_rank:
+        most = PARAMS.most_chunks_per_rank
+    elif chunks > PARAMS.free_chunks_per_rank and demand.collective(chunks).num_arrivals > PARAMS.most_arrivals:
+        most = max(PARAMS.free_chunks_per_rank, PARAMS.most_arrivals // demand.collective(1).num_arrivals)
     else:
         return
     raise InputError(

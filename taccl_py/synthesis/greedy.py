@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from taccl_py.synthesis.grid import TimeGrid
 from taccl_py.synthesis.plan import OrbitMessage, Plan, chains
@@ -21,8 +22,21 @@ from taccl_py.synthesis.quotient import Quotient
 from taccl_py.synthesis.routes import Routes
 from taccl_py.work import count_work
 
-# Share of the restarts that may use every link.
-_ALL_LINKS = 0.4
+
+@dataclass(frozen=True)
+class Params:
+    """Numbers of list scheduling on a quotient.
+
+    Attributes
+    ----------
+    all_links_probability
+        Probability that a restart uses all links, however long their alphas. Guess.
+    """
+
+    all_links_probability: float = 0.4
+
+
+PARAMS = Params()
 
 
 def urgent_plan(
@@ -113,7 +127,7 @@ class _GreedyState:
         return all(self.free[resource] <= now for resource in self.q.resources[arc])
 
     def may_go(self, run: tuple[int, ...]) -> bool:
-        """Whether the own chunks that have to go over the link before a run, or with it, have done so."""
+        """True if the own chunks that have to go over the link before a run, or with it, have done so."""
         return all(own in run or self.entered[self.heads[own]] for arc in run for own in self.after.get(arc, ()))
 
     def start(self, arcs: tuple[int, ...], now: int) -> None:
@@ -194,13 +208,13 @@ class _EfficientRun(_GreedyState):
         """Costly links that a restart does without: often one relay that batches beats many that each pay alpha."""
         alpha = {link: self.grid.alpha[arcs[0]] for link, arcs in self.on_link.items()}
         costly = [link for link in alpha if alpha[link] == max(alpha.values())]
-        if not self.jitter or len(costly) in (1, len(alpha)) or self.rng.random() < _ALL_LINKS:
+        if not self.jitter or len(costly) in (1, len(alpha)) or self.rng.random() < PARAMS.all_links_probability:
             return []
         kept = self.rng.choice([1, 1, 2, max(1, len(costly) // 4), max(1, len(costly) // 2)])
         return self.rng.sample(costly, max(0, len(costly) - kept))
 
     def _patience(self, most: int) -> int:
-        """How many chunks a link waits for (fewer when fewer are left): none without jitter, else a random share."""
+        """Number of chunks that a link waits for (fewer when fewer are left): none without jitter, else a random part."""
         if not self.jitter:
             return 1
         return max(1, self.rng.choice((1, 1, most // 4, most // 2, most)))

@@ -9,10 +9,27 @@ import math
 from dataclasses import dataclass
 
 from taccl_py.synthesis.quotient import Quotient
+from taccl_py.tolerances import ROUNDED
 from taccl_py.units import BYTES_PER_MB
 
-_UNITS_PER_SMALLEST_COST = 1000
-_LONGEST_HORIZON = 20_000_000
+
+@dataclass(frozen=True)
+class Params:
+    """Numbers of the integer time grid.
+
+    Attributes
+    ----------
+    least_units
+        Units of the smallest cost, at least, which then is rounded by up to 0.1 %. Guess.
+    most_units
+        Units of the whole horizon, at most, for which CP-SAT's integers and bounds are still quick. Guess.
+    """
+
+    least_units: int = 1000
+    most_units: int = 20_000_000
+
+
+PARAMS = Params()
 
 
 @dataclass(frozen=True)
@@ -63,7 +80,7 @@ class TimeGrid:
         scale = _scale(quotient, horizon_us)
 
         def units(cost_us: float) -> int:
-            return max(math.ceil(cost_us * scale - 1e-6), int(cost_us > 0))
+            return max(math.ceil(cost_us * scale - ROUNDED), int(cost_us > 0))
 
         alpha, beta, latency, occupancy, added = [], [], [], [], []
         for arc, index in enumerate(quotient.link.tolist()):
@@ -87,6 +104,6 @@ def _scale(quotient: Quotient, horizon_us: float) -> float:
     used = {r for link in set(quotient.link.tolist()) for r in problem.topology.resources_of[link]}
     costs = [alpha + beta * megabytes for alpha, beta in (problem.topology.resource_cost[r] for r in used)]
     smallest = min((cost for cost in costs if cost > 0), default=1.0)
-    wanted = _UNITS_PER_SMALLEST_COST / smallest
-    most = _LONGEST_HORIZON / horizon_us
+    wanted = PARAMS.least_units / smallest
+    most = PARAMS.most_units / horizon_us
     return 10.0 ** math.floor(math.log10(min(wanted, most)))

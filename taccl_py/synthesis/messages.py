@@ -1,4 +1,4 @@
-"""What is proved of an answer once it is known how many chunks a message of the runtime can carry."""
+"""Proof of an answer once it is known how many chunks a message of the runtime can carry."""
 
 from __future__ import annotations
 

@@ -38,26 +38,71 @@ from taccl_py.synthesis.neighbourhood import improve, regroup, serve_policy
 from taccl_py.synthesis.plan import Plan, plan_end, plan_of
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.quotient import Quotient
-from taccl_py.synthesis.search import TOLERANCE, Search
+from taccl_py.synthesis.search import Search
+from taccl_py.tolerances import RELATIVE
 from taccl_py.topology.model import Topology
 
-_FEWEST_RESTARTS, _MOST_RESTARTS, _RESTART_ARCS = 2, 40, 40_000
-_ORDERINGS = 200
-_EXTRA_STEPS = 2
-# A size is small when alpha is at least this share of what one chunk costs on some link.
-_SMALL_SIZE = 0.2
-# Work of one CP-SAT solve in its deterministic time; about the same number of seconds on two cores.
-_WORK_JOINT = 0.6
-_WORK_STEPS = 0.5
-_POLICY_ROUNDS = 12
-# Without symmetry: rounds of neighbourhood search, and the most pairs of chunk and link.
-_WHOLE_ROUNDS, _MOST_WHOLE = 40, 20_000
-# Pairs of chunk and link up to which a problem can be built.
-_MOST_PAIRS = 40_000_000
-# Chunks a rank, for whose first schedule the time grows with the square of their number: a ring of 4 takes seconds for so many.
-_MOST_CHUNKS_PER_RANK = 256
-# Rounds of neighbourhood search: fewer the larger the models.
-_FEWEST_ROUNDS, _MOST_ROUNDS, _ROUND_SIZE = 6, 40, 15_000
+
+@dataclass(frozen=True)
+class Params:
+    """Numbers of engines ``milp``, ``cp`` and ``steps``.
+
+    Attributes
+    ----------
+    fewest_restarts
+        Restarts of list scheduling, at least. Guess.
+    most_restarts
+        Restarts of list scheduling, at most. Guess.
+    restart_arcs
+        Arcs that all restarts may schedule together. Guess.
+    orderings
+        Random orders that are tried for the routes of the linear model. Guess.
+    extra_steps
+        Steps beyond the fewest that are tried. Guess.
+    small_size_part
+        A size is small where alpha is at least this part of a chunk's cost on some link. Guess.
+    joint_work
+        Deterministic time of the joint model of CP-SAT; about as many seconds on two cores. Guess.
+    steps_work
+        Deterministic time of the model in synchronous steps. Guess.
+    policy_rounds
+        Rounds in which a sketch's policy is served. Guess.
+    asymmetric_rounds
+        Rounds of neighbourhood search without symmetry. Guess.
+    most_asymmetric_pairs
+        Pairs of chunk and link up to which there are such rounds. Guess.
+    most_pairs
+        Pairs of chunk and link up to which a problem is built, in minutes. Guess.
+    most_chunks_per_rank
+        Chunks per rank: the time of the first schedule grows with their square, and a ring of four takes seconds for so
+        many. Guess.
+    fewest_rounds
+        Rounds of neighbourhood search, at least. Guess.
+    most_rounds
+        Rounds of neighbourhood search, at most. Guess.
+    round_size
+        States and arcs that all rounds may have together. Guess.
+    """
+
+    fewest_restarts: int = 2
+    most_restarts: int = 40
+    restart_arcs: int = 40_000
+    orderings: int = 200
+    extra_steps: int = 2
+    small_size_part: float = 0.2
+    joint_work: float = 0.6
+    steps_work: float = 0.5
+    policy_rounds: int = 12
+    asymmetric_rounds: int = 40
+    most_asymmetric_pairs: int = 20_000
+    most_pairs: int = 40_000_000
+    most_chunks_per_rank: int = 256
+    fewest_rounds: int = 6
+    most_rounds: int = 40
+    round_size: int = 15_000
+
+
+PARAMS = Params()
 
 
 def synthesize_milp(demand: Demand, options: Options, events: Events) -> Synthesis:
@@ -103,18 +148,18 @@ def _synthesize(demand: Demand, options: Options, events: Events, solver: str, s
 
 def _require_room(collective: Collective, topology: Topology) -> None:
     """Refuse what would take all memory and minutes before time is looked at: a table of every chunk on every link."""
-    if collective.chunks_per_rank > _MOST_CHUNKS_PER_RANK:
+    if collective.chunks_per_rank > PARAMS.most_chunks_per_rank:
         raise InputError(
-            f"engines milp and cp take too long for {collective.chunks_per_rank} chunks a rank, {_MOST_CHUNKS_PER_RANK} are the most; "
+            f"engines milp and cp take too long for {collective.chunks_per_rank} chunks a rank, {PARAMS.most_chunks_per_rank} are the most; "
             "use another one (auto, hierarchy, templates) or fewer chunks",
             path="command line",
             field="--engine",
         )
     pairs = collective.num_chunks * len(topology.links)
-    if pairs > _MOST_PAIRS:
+    if pairs > PARAMS.most_pairs:
         raise InputError(
             f"engines milp and cp weigh every chunk on every link, and {collective.num_chunks} chunks on {len(topology.links)} links "
-            f"are more than {_MOST_PAIRS} pairs; use another one (auto, greedy, hierarchy, templates) or fewer chunks",
+            f"are more than {PARAMS.most_pairs} pairs; use another one (auto, greedy, hierarchy, templates) or fewer chunks",
             path="command line",
             field="--engine",
         )
@@ -226,7 +271,7 @@ def _in_better_order(found: _MilpFindings) -> _MilpFindings:
     ready. Until a search has come to its end that can double the time.
     """
     other = found.through(dispatched)
-    is_faster = other.schedules[0].makespan_us < found.schedules[0].makespan_us * (1 - TOLERANCE)
+    is_faster = other.schedules[0].makespan_us < found.schedules[0].makespan_us * (1 - RELATIVE)
     return replace(other, in_class=found.in_class and not is_faster)
 
 
@@ -234,13 +279,13 @@ def _better(one: Search, other: Search) -> Search:
     """The search with the faster incumbent, the first if they are equal."""
     if one.best is None or other.best is None:
         return one if other.best is None else other
-    return other if other.best.makespan_us < one.best.makespan_us * (1 - TOLERANCE) else one
+    return other if other.best.makespan_us < one.best.makespan_us * (1 - RELATIVE) else one
 
 
 def _start(search: Search) -> None:
     """Greedy schedules, which everything else improves: both rules, with perturbed restarts, cheaper ones the more arcs."""
     q, grid, routes = search.quotient, search.grid, search.routes
-    restarts = max(_FEWEST_RESTARTS, min(_MOST_RESTARTS, _RESTART_ARCS // max(1, q.num_arcs)))
+    restarts = max(PARAMS.fewest_restarts, min(PARAMS.most_restarts, PARAMS.restart_arcs // max(1, q.num_arcs)))
     with search.stage("greedy"):
         for i in range(restarts):
             if search.done and search.best is not None:
@@ -252,9 +297,9 @@ def _start(search: Search) -> None:
 
 
 def _is_small(search: Search) -> bool:
-    """Whether alpha is a large part of the cost of a chunk on some link."""
+    """True if alpha is a large part of the cost of a chunk on some link."""
     grid = search.grid
-    return any(a > 0 and a >= _SMALL_SIZE * (a + b) for a, b in zip(grid.alpha, grid.beta, strict=True))
+    return any(a > 0 and a >= PARAMS.small_size_part * (a + b) for a, b in zip(grid.alpha, grid.beta, strict=True))
 
 
 def _cp_alone(search: Search, _solver: str) -> None:
@@ -263,13 +308,15 @@ def _cp_alone(search: Search, _solver: str) -> None:
         return
     with search.stage("routing and order"):
         task = search.task(joins=False)
-        plan, outcome = solve_joint(task, search.limits_for(0.6, _WORK_JOINT), search.best_plan, search.progress())
+        plan, outcome = solve_joint(
+            task, search.limits_for(0.6, PARAMS.joint_work), search.best_plan, search.progress()
+        )
         search.offer(plan)
         search.proven = outcome.status is Status.OPTIMAL and _closes_the_class(search.quotient.problem)
 
 
 def _closes_the_class(problem: Problem) -> bool:
-    """Whether an optimum with one chunk a message over the allowed links is one of all schedules of the same symmetry.
+    """True if an optimum with one chunk a message over the allowed links is one of all schedules of the same symmetry.
 
     It is not where two chunks may use a link that, or a port of which, has an alpha: scratch can make any two neighbours.
     """
@@ -284,7 +331,9 @@ def _cp_steps(search: Search, _solver: str) -> None:
     """Synchronous steps, for small sizes; tried from the fewest steps up."""
 
     def solve(steps: int) -> Plan | None:
-        return solve_steps(search.task(joins=True), steps, search.limits_for(0.3, _WORK_STEPS), search.progress())[0]
+        return solve_steps(
+            search.task(joins=True), steps, search.limits_for(0.3, PARAMS.steps_work), search.progress()
+        )[0]
 
     _steps(search, solve)
 
@@ -296,8 +345,8 @@ def _cp_contiguity(search: Search, _solver: str) -> None:
     with search.stage("contiguity"):
         if search.joins:
             regroup(search)
-        rounds = _ROUND_SIZE // (2 * search.quotient.num_states + search.quotient.num_arcs)
-        improve(search, max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, rounds)))
+        rounds = PARAMS.round_size // (2 * search.quotient.num_states + search.quotient.num_arcs)
+        improve(search, max(PARAMS.fewest_rounds, min(PARAMS.most_rounds, rounds)))
 
 
 def _cp_policy(search: Search, _solver: str) -> None:
@@ -306,20 +355,25 @@ def _cp_policy(search: Search, _solver: str) -> None:
     if not policy.active or search.limits.stop.is_set() or search.best_plan is None:
         return
     with search.stage("policy"):
-        serve_policy(search, policy, _POLICY_ROUNDS)
+        serve_policy(search, policy, PARAMS.policy_rounds)
 
 
 def _cp_without_symmetry(search: Search, _solver: str) -> None:
     """Neighbourhood search on the whole problem, where chunks that the symmetry exchanges may go different ways."""
     problem = search.quotient.problem
-    if search.done or search.best is None or not problem.generators or int(problem.allowed.sum()) > _MOST_WHOLE:
+    if (
+        search.done
+        or search.best is None
+        or not problem.generators
+        or int(problem.allowed.sum()) > PARAMS.most_asymmetric_pairs
+    ):
         return
     with search.stage("without symmetry"):
         whole = Search.of(
             Quotient.of(problem.without_symmetry()), search.bound, search.limits, search.deadline, search.events
         )
         whole.offer(plan_of(whole.quotient, search.best))
-        improve(whole, _WHOLE_ROUNDS)
+        improve(whole, PARAMS.asymmetric_rounds)
         search.adopt(whole)
 
 
@@ -328,7 +382,7 @@ def _steps(search: Search, solve: Callable[[int], Plan | None]) -> None:
         return
     fewest = fewest_steps(search.task(joins=True))
     with search.stage("steps"):
-        for steps in range(fewest, fewest + _EXTRA_STEPS + 1):
+        for steps in range(fewest, fewest + PARAMS.extra_steps + 1):
             if search.done:
                 return
             search.offer(solve(steps))
@@ -348,7 +402,7 @@ def _linear_routing(search: Search, solver: str) -> None:
     with search.stage("ordering"):
         q, grid, routes = search.quotient, search.grid, search.routes
         plans = [urgent_plan(q, grid, routes, arcs=arcs)]
-        plans += [urgent_plan(q, grid, routes, arcs=arcs, jitter=0.3, seed=i) for i in range(_ORDERINGS)]
+        plans += [urgent_plan(q, grid, routes, arcs=arcs, jitter=0.3, seed=i) for i in range(PARAMS.orderings)]
         found = [plan for plan in plans if plan is not None]
         search.offer(min(found, key=plan_end) if found else None)
 

@@ -9,19 +9,37 @@ from __future__ import annotations
 
 import random
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from taccl_py.synthesis.models.cp_joint import Focus, solve_joint
 from taccl_py.synthesis.models.policy import PolicyTerms
 from taccl_py.synthesis.plan import Plan, on_grid, plan_end
 from taccl_py.synthesis.search import Search
 
-_PARALLEL = 2
-_SMALLEST_PART = 6
-# Open arcs of a part: more make a round slow to build and to solve.
-_LARGEST_PART_ARCS = 250
-# Deterministic time of one part.
-_WORK_OF_PART = 0.05
+
+@dataclass(frozen=True)
+class Params:
+    """Numbers of neighbourhood search.
+
+    Attributes
+    ----------
+    parts_at_once
+        Parts that are solved side by side. Guess.
+    first_part_states
+        States of a part at first; they grow where parts gain nothing. Guess.
+    most_part_arcs
+        Open arcs of a part: more make a round slow to build and to solve. Guess.
+    part_work
+        Deterministic time of one part. Guess.
+    """
+
+    parts_at_once: int = 2
+    first_part_states: int = 6
+    most_part_arcs: int = 250
+    part_work: float = 0.05
+
+
+PARAMS = Params()
 
 
 def improve(search: Search, rounds: int) -> None:
@@ -29,14 +47,14 @@ def improve(search: Search, rounds: int) -> None:
     if search.best_plan is None:
         return
     rng = random.Random(search.limits.seed)
-    size = float(_SMALLEST_PART)
+    size = float(PARAMS.first_part_states)
     plan = search.best_plan
-    with ThreadPoolExecutor(_PARALLEL) as pool:
+    with ThreadPoolExecutor(PARAMS.parts_at_once) as pool:
         for number in range(rounds):
             if search.done:
                 return
-            parts = [_part(search, plan, rng, round(size)) for _ in range(_PARALLEL)]
-            seeds = [number * _PARALLEL + i for i in range(_PARALLEL)]
+            parts = [_part(search, plan, rng, round(size)) for _ in range(PARAMS.parts_at_once)]
+            seeds = [number * PARAMS.parts_at_once + i for i in range(PARAMS.parts_at_once)]
             answers = list(pool.map(lambda job: _solve(search, job[0], job[1]), zip(parts, seeds, strict=True)))
             better = min((a for a in answers if a is not None), key=lambda a: _quality(search, a), default=None)
             if better is None or _quality(search, better) >= _quality(search, plan):
@@ -51,7 +69,7 @@ def regroup(search: Search) -> None:
     if search.best_plan is None:
         return
     plan = _solve(
-        search, Focus(search.best_plan, frozenset(), regroup=True), search.limits.seed, work=20 * _WORK_OF_PART
+        search, Focus(search.best_plan, frozenset(), regroup=True), search.limits.seed, work=20 * PARAMS.part_work
     )
     search.offer(plan)
 
@@ -63,10 +81,14 @@ def serve_policy(search: Search, policy: PolicyTerms, rounds: int) -> None:
         plan = search.best_plan
         if plan is None or search.deadline.left <= 0 or search.limits.stop.is_set():
             return
-        focus = _rarest_pair(search, plan, number) if number % 2 == 0 else _part(search, plan, rng, _SMALLEST_PART)
+        focus = (
+            _rarest_pair(search, plan, number)
+            if number % 2 == 0
+            else _part(search, plan, rng, PARAMS.first_part_states)
+        )
         task = replace(search.task(joins=True), upper=round(plan_end(plan)))
         task = replace(task, lower=min(task.lower, task.upper))
-        limits = replace(search.limits_for(1.0, _WORK_OF_PART / 2), seed=number)
+        limits = replace(search.limits_for(1.0, PARAMS.part_work / 2), seed=number)
         better, _ = solve_joint(task, limits, plan, focus=focus, policy=policy)
         search.prefer(better, policy)
 
@@ -82,7 +104,7 @@ def _rarest_pair(search: Search, plan: Plan, number: int) -> Focus:
     return Focus(plan, frozenset(order[number // 2 % len(order)]))
 
 
-def _solve(search: Search, focus: Focus, seed: int, work: float = _WORK_OF_PART) -> Plan | None:
+def _solve(search: Search, focus: Focus, seed: int, work: float = PARAMS.part_work) -> Plan | None:
     task = replace(search.task(joins=True), upper=round(plan_end(focus.plan)))
     task = replace(task, lower=min(task.lower, task.upper))
     limits = replace(search.limits_for(1.0, work), seed=seed)
@@ -114,7 +136,7 @@ def _part(search: Search, plan: Plan, rng: random.Random, size: int) -> Focus:
     free: set[int] = set()
     arcs = 0
     for state in order:
-        if len(free) >= size or arcs > _LARGEST_PART_ARCS:
+        if len(free) >= size or arcs > PARAMS.most_part_arcs:
             break
         free.add(state)
         arcs += len(search.routes.into[state])

@@ -30,21 +30,41 @@ from taccl_py.synthesis.models.cp_rounds import RoundsTask, fewest_hops, solve_r
 from taccl_py.synthesis.plan import lift
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.quotient import Quotient
+from taccl_py.tolerances import ROUNDED
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
 
-# A resource's capacity in chunks a round must be a whole number up to this relative error.
-_WHOLE = 1e-6
-_LARGEST_DENOMINATOR = 1000
+
+@dataclass(frozen=True)
+class Params:
+    """Numbers of Pareto fronts.
+
+    Attributes
+    ----------
+    most_chunks
+        Chunks of the bandwidth bound as a ratio of rounds and chunks. Guess.
+    question_work
+        Deterministic time of one question, which is open beyond. Guess.
+    most_pairs
+        Pairs of chunk and link up to which a problem is built, in half a minute. Guess.
+    usual_chunks, other_chunks
+        Chunks per rank up to which the fronts of some collectives go by default, and those of the others. Bench: sccl.
+    usual_extra_rounds
+        Rounds beyond the bound of bandwidth, but for collectives in a pipeline. Guess.
+    """
+
+    most_chunks: int = 1000
+    question_work: float = 20.0
+    most_pairs: int = 2_000_000
+    usual_chunks: tuple[tuple[Kind, int], ...] = ((Kind.BROADCAST, 18), (Kind.REDUCE, 18), (Kind.ALLTOALL, 3))
+    other_chunks: int = 6
+    usual_extra_rounds: int = 6
+
+
+PARAMS = Params()
+
 # Chunks a round of what has no beta.
 _NO_LIMIT = 1 << 30
-# Deterministic work of one question; more makes it open.
-_WORK = 20.0
-# Largest C by default, where it is not 6.
-_USUAL_CHUNKS = {Kind.BROADCAST: 18, Kind.REDUCE: 18, Kind.ALLTOALL: 3}
-
-# Pairs of chunk and link up to which a problem is built in half a minute.
-_MOST_PAIRS = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +128,7 @@ class Front:
 
 @dataclass(frozen=True, slots=True)
 class WalkLimits:
-    """How far to look.
+    """Limits of a walk along the front.
 
     Attributes
     ----------
@@ -129,7 +149,10 @@ class WalkLimits:
     def usual(kind: Kind) -> WalkLimits:
         """Limits that show the front of most machines of one node."""
         piped = kind in (Kind.BROADCAST, Kind.REDUCE)
-        return WalkLimits(_USUAL_CHUNKS.get(kind, 6), extra_rounds=0 if piped else 6)
+        return WalkLimits(
+            dict(PARAMS.usual_chunks).get(kind, PARAMS.other_chunks),
+            extra_rounds=0 if piped else PARAMS.usual_extra_rounds,
+        )
 
 
 def pareto_front(demand: Demand, walk: WalkLimits, limits: Limits, events: Events) -> Front:
@@ -164,9 +187,9 @@ def pareto_front(demand: Demand, walk: WalkLimits, limits: Limits, events: Event
 def _require_room(demand: Demand) -> None:
     """Refuse what would take minutes before time is looked at."""
     chunks, links = demand.collective(1).num_chunks, len(demand.topology.links)
-    if chunks * links > _MOST_PAIRS:
+    if chunks * links > PARAMS.most_pairs:
         raise InputError(
-            f"fronts are for machines of some dozens of ranks: {chunks} chunks on {links} links are more than {_MOST_PAIRS} pairs; "
+            f"fronts are for machines of some dozens of ranks: {chunks} chunks on {links} links are more than {PARAMS.most_pairs} pairs; "
             "use taccl synth, or taccl bound",
             path="command line",
             field="TOPOLOGY",
@@ -188,7 +211,7 @@ def _least_rounds_per_chunk(demand: Demand) -> Fraction:
     size_bytes = float(BYTES_PER_MB * demand.collective(1).chunks_per_size)
     bound = demand_bound(topology, demand.kind, demand.root, size_bytes)
     # It is the ratio of two small whole numbers, found in floating point.
-    return Fraction(bound.time_us * (1 - _WHOLE / 100)).limit_denominator(_LARGEST_DENOMINATOR)
+    return Fraction(bound.time_us * (1 - ROUNDED / 100)).limit_denominator(PARAMS.most_chunks)
 
 
 def _fewest_steps(demand: Demand) -> int:
@@ -262,11 +285,11 @@ class _Asking:
 
     @property
     def over(self) -> bool:
-        """Whether time is up or the user said stop."""
+        """True if time is up or the user said stop."""
         return self._deadline.left <= 0 or self._limits.stop.is_set()
 
     def ask(self, shape: AlgorithmShape) -> _ShapeAnswer:
-        """Whether there is an algorithm of this shape."""
+        """Answer to whether there is an algorithm of this shape."""
         answer = self._ask_on(self.demand.topology, shape)
         if answer.schedule is None:
             return answer
@@ -288,7 +311,7 @@ class _Asking:
         for symmetric in dict.fromkeys((bool(problem.generators), False)):
             quotient = Quotient.of(problem if symmetric else problem.without_symmetry())
             task = RoundsTask(quotient, self._capacity_of(topology, quotient), shape.steps, shape.rounds)
-            plan, outcome = solve_rounds(task, self._limits.within(self._deadline.left, _WORK))
+            plan, outcome = solve_rounds(task, self._limits.within(self._deadline.left, PARAMS.question_work))
             if plan is not None:
                 return _ShapeAnswer(lift(quotient, plan), impossible=False)
         return _ShapeAnswer(None, outcome.status is Status.INFEASIBLE)
@@ -317,7 +340,7 @@ def _capacities(topology: Topology) -> tuple[float, list[int]]:
         )
     ratios = [slowest / beta if beta > 0 else _NO_LIMIT for beta in betas]
     for resource, ratio in enumerate(ratios):
-        if abs(ratio - round(ratio)) > _WHOLE * ratio:
+        if abs(ratio - round(ratio)) > ROUNDED * ratio:
             raise InputError(
                 f"{topology.name}: {topology.resource_name(resource)} is {ratio:.6g} times as fast as the slowest link; "
                 "steps and rounds need whole numbers, use the other engines"

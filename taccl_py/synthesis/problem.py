@@ -15,8 +15,22 @@ from taccl_py.synthesis.restrict import find_ways
 from taccl_py.synthesis.symmetry import Generator, make_generator
 from taccl_py.topology.model import Topology
 
-# Share of neighbouring ranks that a symmetry must leave neighbours so that batches survive it.
-_MOST_NEIGHBOURS = 0.75
+
+@dataclass(frozen=True)
+class Params:
+    """Numbers of problems.
+
+    Attributes
+    ----------
+    least_neighbour_part
+        Part of the neighbouring ranks that a symmetry must leave neighbours to keep the order of chunks, which messages
+        of several need. Guess.
+    """
+
+    least_neighbour_part: float = 0.75
+
+
+PARAMS = Params()
 
 
 @dataclass(frozen=True)
@@ -111,7 +125,7 @@ class Problem:
         return replace(self, generators=())
 
     def goes_first(self, chunk: int, link: int) -> bool:
-        """Whether the sketch lets the chunk leave before others: the sender's own, on a link between nodes."""
+        """True if the sketch lets the chunk leave before others: the sender's own, on a link between nodes."""
         if self.sketch is None or not self.sketch.own_first:
             return False
         src, dst = self.topology.links[link].src, self.topology.links[link].dst
@@ -123,6 +137,6 @@ class Problem:
 
 
 def keeps_order(image: tuple[int, ...]) -> bool:
-    """Whether a renaming of ranks leaves most neighbouring ranks neighbours, in order."""
+    """True if a renaming of ranks leaves most neighbouring ranks neighbours, in order."""
     kept = sum(two == one + 1 for one, two in pairwise(image))
-    return kept >= _MOST_NEIGHBOURS * (len(image) - 1)
+    return kept >= PARAMS.least_neighbour_part * (len(image) - 1)

@@ -126,7 +126,7 @@ def _free_of_conflicts(problem: Problem, arcs: _Arcs, labels: IntArray) -> IntAr
 
 
 def _repeated(labels: IntArray, values: IntArray, size: int) -> NDArray[np.bool_]:
-    """Whether the same (label, value) occurs more than once, for every entry."""
+    """Mask of the entries whose (label, value) occurs more than once."""
     if not size:
         return np.zeros(0, dtype=bool)
     key = labels * (int(values.max()) + 1) + values

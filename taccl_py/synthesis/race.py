@@ -3,7 +3,7 @@
 The results come back in the order of the runs, whoever was first, so what is made of them does not depend on timing. A run
 that has no answer (an engine that cannot serve the demand, no way through a sketch, no time) says why.
 
-Under a budget of work, a race takes what it would take on `_PROCESSORS` processors, whatever processors there are: runs count what they do, and
+Under a budget of work, a race takes what it would take on `Params.processors` processors, whatever processors there are: runs count what they do, and
 one that would not have begun there in time has no answer.
 """
 
@@ -23,15 +23,33 @@ from taccl_py.solvers.processes import Workers, start_workers
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Synthesis
+from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.uneven import fit_to_size
 from taccl_py.work import count_seconds, work_set_aside
 
-_POLL_SECONDS = 0.1
-# Processors on which work is thought to be done side by side, and most items that are under way before the work of the first is counted.
-_PROCESSORS, _MOST_UNDER_WAY = 2, 4
-# Without any answer, what does not end so long after it should have, or as long again as it had, is given up. Otherwise there is less to
-# lose, and the limits' grace is enough.
-_PATIENCE_SECONDS = 30.0
+
+@dataclass(frozen=True)
+class Params:
+    """Numbers of races.
+
+    Attributes
+    ----------
+    processors
+        Processors on which counted work is thought to be done side by side. Guess.
+    most_under_way
+        Runs that are begun before the work of the first of them is counted. Guess.
+    patience_seconds
+        Seconds after which a run that does not end in time is given up where there is no answer; where there is one,
+        the grace of the limits is enough. Measured: 100000 chunks, where the race hung.
+    """
+
+    processors: int = 2
+    most_under_way: int = 4
+    patience_seconds: float = 30.0
+
+
+PARAMS = Params()
+
 _NO_TIME = "no time was left"
 DIED = "a process of the race died, perhaps for want of memory, or was given up as it did not end in time"
 _Item = TypeVar("_Item")
@@ -63,7 +81,7 @@ class EngineRun:
 
 @dataclass(frozen=True)
 class RaceOutcome:
-    """What became of a run: an answer, or the reason why there is none."""
+    """Outcome of a run: an answer, or the reason why there is none."""
 
     run: EngineRun
     synthesis: Synthesis | None
@@ -94,7 +112,7 @@ class Racer:
 
     @property
     def over(self) -> bool:
-        """Whether no time is left or the user said stop."""
+        """True if no time is left or the user said stop."""
         return self._deadline.left <= 0 or self._options.limits.stop.is_set()
 
     @contextmanager
@@ -132,7 +150,7 @@ class Racer:
             found = [_carried(use, run, future) for run, future in zip(runs, futures, strict=True)]
         if not options.limits.by_work:
             return [each.result for each in found]
-        begun, end = starts_on(_PROCESSORS, [each.seconds for each in found])
+        begun, end = starts_on(PARAMS.processors, [each.seconds for each in found])
         late = [start >= self._deadline.left for start in begun]
         count_seconds(end)
         return [
@@ -147,7 +165,9 @@ class Racer:
         found: list[_Carried[_Result]] = []
         for run in runs:
             limits = options.limits
-            start = starts_on(_PROCESSORS, [*(each.seconds for each in found), 0.0])[0][-1] if limits.by_work else 0.0
+            start = (
+                starts_on(PARAMS.processors, [*(each.seconds for each in found), 0.0])[0][-1] if limits.by_work else 0.0
+            )
             if self.over or start >= self._deadline.left:
                 found.append(_Carried(use(RaceOutcome(run, None, _NO_TIME)), is_answer=False))
                 continue
@@ -172,17 +192,17 @@ class Racer:
                     if len(under_way := [future for future in futures if not future.done()]) >= self._workers:
                         wait(under_way, return_when=FIRST_COMPLETED)
                     # Whoever is done by now: what is asked for next may depend on what is counted.
-                    if self._options.limits.by_work and len(futures) >= _MOST_UNDER_WAY:
-                        count_seconds(futures[-_MOST_UNDER_WAY].result()[1] / _PROCESSORS)
+                    if self._options.limits.by_work and len(futures) >= PARAMS.most_under_way:
+                        count_seconds(futures[-PARAMS.most_under_way].result()[1] / PARAMS.processors)
                 results = [future.result() for future in futures]
-                count_seconds(_of_last(results) / _PROCESSORS)
+                count_seconds(_of_last(results) / PARAMS.processors)
                 return [result for result, _ in results]
         results = []
         for item in chain(taken, coming):
             results.append(_counted(function, item))
-            if len(results) >= _MOST_UNDER_WAY:
-                count_seconds(results[-_MOST_UNDER_WAY][1] / _PROCESSORS)
-        count_seconds(_of_last(results) / _PROCESSORS)
+            if len(results) >= PARAMS.most_under_way:
+                count_seconds(results[-PARAMS.most_under_way][1] / PARAMS.processors)
+        count_seconds(_of_last(results) / PARAMS.processors)
         return [result for result, _ in results]
 
     def _await(self, processes: Workers, futures: Sequence[Future[_Carried[_Result]]], events: Events) -> None:
@@ -191,7 +211,7 @@ class Racer:
         over_since: float | None = None
         while pending:
             events.stage(f"race: {len(futures) - len(pending)} of {len(futures)} runs")
-            ready, pending = wait(pending, _POLL_SECONDS, FIRST_COMPLETED)
+            ready, pending = wait(pending, COMMON.poll_seconds, FIRST_COMPLETED)
             self._has_answer |= any(future.exception() is None and future.result().is_answer for future in ready)
             if self._options.limits.by_work and self._is_late(list(takewhile(Future.done, futures))):
                 pending = {future for future in pending if not future.cancel()}
@@ -203,20 +223,20 @@ class Racer:
                     processes.abandon()
 
     def _is_late(self, done: Sequence[Future[_Carried[_Result]]]) -> bool:
-        """Whether no run after the first ones, which are done, begins in time."""
+        """True if no run after the first ones, which are done, begins in time."""
         failed = [future.cancelled() or future.exception() is not None for future in done]
         seconds = [0.0 if lost else future.result().seconds for future, lost in zip(done, failed, strict=True)]
-        return starts_on(_PROCESSORS, [*seconds, 0.0])[0][-1] >= self._deadline.left
+        return starts_on(PARAMS.processors, [*seconds, 0.0])[0][-1] >= self._deadline.left
 
     @property
     def _patience_seconds(self) -> float:
         limits = self._options.limits
-        return limits.grace_seconds if self._has_answer else max(_PATIENCE_SECONDS, self._seconds)
+        return limits.grace_seconds if self._has_answer else max(PARAMS.patience_seconds, self._seconds)
 
 
 @dataclass(frozen=True)
 class _Carried(Generic[_Result]):
-    """What was made of an outcome, whether that was an answer, and the seconds of work that it took."""
+    """Result that was made of an outcome, whether that was an answer, and the seconds of work that it took."""
 
     result: _Result
     is_answer: bool
@@ -224,7 +244,7 @@ class _Carried(Generic[_Result]):
 
 
 def _as_it_is(outcome: RaceOutcome) -> RaceOutcome:
-    """What is made of an outcome that is wanted itself."""
+    """The outcome itself."""
     return outcome
 
 
@@ -257,7 +277,7 @@ def _carry_out(run: EngineRun, options: Options, use: Callable[[RaceOutcome], _R
 
 def _of_last(results: Sequence[tuple[_Result, float]]) -> float:
     """Work of those that are the last under way."""
-    return sum(seconds for _, seconds in results[1 - _MOST_UNDER_WAY :])
+    return sum(seconds for _, seconds in results[1 - PARAMS.most_under_way :])
 
 
 def _counted(function: Callable[[_Item], _Result], item: _Item) -> tuple[_Result, float]:

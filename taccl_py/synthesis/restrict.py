@@ -1,4 +1,4 @@
-"""Which links each chunk may use: the sketch's restrictions as named masks, and evidence when they leave no way."""
+"""Links that each chunk may use: the sketch's restrictions as named masks, and evidence when they leave no path."""
 
 from __future__ import annotations
 
@@ -22,8 +22,25 @@ Hops = NDArray[np.int32]
 _T = TypeVar("_T", bound=np.generic)
 
 UNREACHED = np.int32(1 << 28)
-# Pairs of chunk and link up to which chunks for one rank may go any way, and up to which they may make a detour.
-_MOST_FREE, _MOST_DETOURS = 1_000, 12_000
+
+
+@dataclass(frozen=True)
+class Params:
+    """Numbers of the paths that chunks may take.
+
+    Attributes
+    ----------
+    most_free_pairs
+        Pairs of chunk and link up to which a chunk for one rank may take any path. Guess.
+    most_detour_pairs
+        Pairs up to which it may take one hop more than the shortest path. Guess.
+    """
+
+    most_free_pairs: int = 1_000
+    most_detour_pairs: int = 12_000
+
+
+PARAMS = Params()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +187,11 @@ def find_ways(
 def _short_enough(reach: RestrictionArrays, allowed: Mask, hops: Hops, through: Hops) -> Mask:
     """Links on ways that are short enough, for chunks wanted by one rank: the more hops the fewer choices there are."""
     single = (reach.wanted.sum(axis=1) == 1)[:, None]
-    if int((allowed & single).sum()) <= _MOST_FREE:
+    if int((allowed & single).sum()) <= PARAMS.most_free_pairs:
         return np.ones_like(allowed)
     shortest = np.where(reach.wanted, hops, 0).max(axis=1)[:, None]
     detour = ~single | (through <= shortest + 1)
-    few = int((allowed & single & detour).sum()) <= _MOST_DETOURS
+    few = int((allowed & single & detour).sum()) <= PARAMS.most_detour_pairs
     return np.asarray(detour if few else ~single | (through <= shortest))
 
 

@@ -16,16 +16,30 @@ from taccl_py.synthesis.engine import Events
 from taccl_py.synthesis.grid import TimeGrid
 from taccl_py.synthesis.models.policy import PolicyTerms
 from taccl_py.synthesis.models.task import ModelTask
+from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.plan import Plan, lift, on_grid, plan_end
 from taccl_py.synthesis.quotient import Quotient
 from taccl_py.synthesis.routes import Routes
+from taccl_py.tolerances import DIGITS, FINE_DIGITS, RELATIVE
 
-# Times this close are equal; the rest is floating point.
-TOLERANCE = 1e-9
-# The grid resolves times up to this multiple of the bound; greedy schedules of small sizes can be far above it.
-_HORIZON = 200.0
-# How many schedules are kept, and how much slower than the incumbent they may be.
-_POOL_SIZE, _RUNNER_UP = 6, 1.12
+
+@dataclass(frozen=True)
+class Params:
+    """Numbers of a search.
+
+    Attributes
+    ----------
+    horizon_factor
+        Times the bound that the time grid resolves: greedy schedules of small sizes can be far above it. Guess.
+    pool_size
+        Schedules that a search keeps. Guess.
+    """
+
+    horizon_factor: float = 200.0
+    pool_size: int = 6
+
+
+PARAMS = Params()
 
 
 @dataclass
@@ -72,36 +86,36 @@ class Search:
     @property
     def runners_up(self) -> tuple[Schedule, ...]:
         """Schedules nearly as fast as the incumbent."""
-        limit = self.best.makespan_us * _RUNNER_UP if self.best else 0.0
+        limit = self.best.makespan_us * COMMON.runner_up_factor if self.best else 0.0
         return tuple(s for s in self.pool if s is not self.best and s.makespan_us <= limit)
 
     @staticmethod
     def of(quotient: Quotient, bound: Bound, limits: Limits, deadline: Deadline, events: Events) -> Search:
         """Begin a search."""
-        grid = TimeGrid.of(quotient, max(bound.time_us, 1e-6) * _HORIZON)
+        grid = TimeGrid.of(quotient, max(bound.time_us, 1e-6) * PARAMS.horizon_factor)
         joins = predecessors(quotient) if any(grid.alpha) else {}
         events.bound(bound.time_us)
         return Search(quotient, grid, Routes.of(quotient, grid), joins, bound, limits, deadline, events)
 
     @property
     def done(self) -> bool:
-        """Whether nothing better exists, or no time is left, or the user said stop."""
+        """True if nothing better exists, or no time is left, or the user said stop."""
         return self.is_optimal or self.is_over
 
     @property
     def is_over(self) -> bool:
-        """Whether no time is left, or the user said stop."""
+        """True if no time is left, or the user said stop."""
         return self.deadline.left <= 0 or self.limits.stop.is_set()
 
     @property
     def is_optimal(self) -> bool:
-        """Whether the incumbent equals the bound."""
+        """True if the incumbent equals the bound."""
         return self.best is not None and self.bound.is_reached_by(self.best.makespan_us)
 
     @property
     def lower(self) -> int:
         """Bound in units, rounded down."""
-        return int(self.bound.time_us * self.grid.units_per_us * (1 - TOLERANCE))
+        return int(self.bound.time_us * self.grid.units_per_us * (1 - RELATIVE))
 
     @property
     def upper(self) -> int:
@@ -109,7 +123,7 @@ class Search:
         return round(plan_end(self.best_plan or ()))
 
     def task(self, joins: bool) -> ModelTask:
-        """What a model gets to solve now."""
+        """Task for a model, between the bound and the incumbent."""
         predecessor = self.joins if joins else {}
         return ModelTask(self.quotient, self.grid, self.routes, predecessor, min(self.lower, self.upper), self.upper)
 
@@ -138,8 +152,8 @@ class Search:
             return False
         schedule = lift(self.quotient, plan)
         self._note(schedule)
-        key = (round(schedule.makespan_us, 9), len(schedule.messages))
-        if self.best is not None and key >= (round(self.best.makespan_us, 9), len(self.best.messages)):
+        key = (round(schedule.makespan_us, FINE_DIGITS), len(schedule.messages))
+        if self.best is not None and key >= (round(self.best.makespan_us, FINE_DIGITS), len(self.best.messages)):
             return False
         self.best = schedule
         self.best_plan = on_grid(self.quotient, self.grid, self.joins, plan)
@@ -147,18 +161,18 @@ class Search:
         return True
 
     def _is_hopeless(self, end: float) -> bool:
-        """Whether a plan cannot become the incumbent or a runner-up worth keeping."""
+        """True if a plan cannot become the incumbent or a runner-up worth keeping."""
         if self.best_plan is None:
             return False
         best = plan_end(self.best_plan)
-        return end > best and (end > best * _RUNNER_UP or round(end) in self._ends)
+        return end > best and (end > best * COMMON.runner_up_factor or round(end) in self._ends)
 
     def _note(self, schedule: Schedule) -> None:
         """Keep the best few schedules of different makespan."""
         self._ends.add(round(schedule.makespan_us * self.grid.units_per_us))
-        known = {round(other.makespan_us, 6) for other in self.pool}
-        if round(schedule.makespan_us, 6) not in known:
-            self.pool = sorted([*self.pool, schedule], key=lambda s: s.makespan_us)[:_POOL_SIZE]
+        known = {round(other.makespan_us, DIGITS) for other in self.pool}
+        if round(schedule.makespan_us, DIGITS) not in known:
+            self.pool = sorted([*self.pool, schedule], key=lambda s: s.makespan_us)[: PARAMS.pool_size]
 
     def prefer(self, plan: Plan | None, policy: PolicyTerms) -> None:
         """Take a plan that serves a sketch's policy better and is not slower."""
@@ -166,7 +180,7 @@ class Search:
             return
         task = self.task(joins=True)
         schedule = lift(self.quotient, plan)
-        as_fast = schedule.makespan_us <= self.best.makespan_us * (1 + TOLERANCE)
+        as_fast = schedule.makespan_us <= self.best.makespan_us * (1 + RELATIVE)
         if as_fast and policy.value(task, plan) < policy.value(task, self.best_plan):
             self.best, self.best_plan = schedule, on_grid(self.quotient, self.grid, self.joins, plan)
 
@@ -175,7 +189,7 @@ class Search:
         for schedule in other.pool:
             self._note(schedule)
         if other.best is not None and (
-            self.best is None or other.best.makespan_us < self.best.makespan_us * (1 - TOLERANCE)
+            self.best is None or other.best.makespan_us < self.best.makespan_us * (1 - RELATIVE)
         ):
             self.best, self.best_plan, self.proven = other.best, None, False
 

@@ -13,10 +13,23 @@ import numpy as np
 
 from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.sparse import Coefficients, SparseProgram
+from taccl_py.tolerances import DIGITS
 
-_DIGITS = 6
-# Rows for who waits for whom of which a program is built in a second, about; where there are more, it is not begun.
-_ROWS_A_SECOND = 200_000
+
+@dataclass(frozen=True)
+class Params:
+    """Numbers of the linear program for sizes.
+
+    Attributes
+    ----------
+    rows_per_second
+        Rows of dependences that are built in a second; where time is too short, none is begun. Guess.
+    """
+
+    rows_per_second: int = 200_000
+
+
+PARAMS = Params()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +51,7 @@ class PortTurn:
 
 @dataclass(frozen=True)
 class Chains:
-    """What a plan fixes.
+    """Order that a plan fixes: dependences of messages, and their turns on links and ports.
 
     Attributes
     ----------
@@ -80,7 +93,7 @@ def best_sizes(chains: Chains, limits: Limits) -> Sizes | None:
     PackageMissing
         If highspy is not installed.
     """
-    if sum(map(len, chains.brought_by)) > limits.seconds * _ROWS_A_SECOND:
+    if sum(map(len, chains.brought_by)) > limits.seconds * PARAMS.rows_per_second:
         return None
     num_pieces = sum(len(share) for share in chains.shares)
     end = num_pieces + len(chains.pieces)
@@ -110,12 +123,12 @@ def best_sizes(chains: Chains, limits: Limits) -> Sizes | None:
     if optimum is None:
         return None
     # Rounded, so that equal sizes are equal whatever the solver's last digits are.
-    sizes = np.maximum(optimum.values[:num_pieces], 0.0).round(_DIGITS)
+    sizes = np.maximum(optimum.values[:num_pieces], 0.0).round(DIGITS)
     return Sizes(tuple(sizes.tolist()), optimum.objective * unit_us)
 
 
 def undominated(costs: Sequence[MessageTime]) -> list[MessageTime]:
-    """Those of the costs that can be the largest."""
+    """Costs that can be the largest at some size."""
 
     def beaten(one: MessageTime) -> bool:
         return any(one != o and one.alpha_us <= o.alpha_us and one.piece_us <= o.piece_us for o in costs)

@@ -24,10 +24,27 @@ from taccl_py.synthesis.symmetry import Generator, make_generator
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
 
-# Chunks per rank that the best few sketches are also tried with.
-_FINER, _MOST_REFINED = (2, 4), 3
-# More pairs of chunk and link than this are too much for one run of the race.
-_MOST_PAIRS = 300_000
+
+@dataclass(frozen=True)
+class Params:
+    """Numbers of suggested sketches.
+
+    Attributes
+    ----------
+    finer_chunk_counts
+        Chunks per rank with which the best sketches are tried again. Guess.
+    most_refined
+        Sketches that are tried again. Guess.
+    most_pairs
+        Pairs of chunk and link of one run, at most. Guess.
+    """
+
+    finer_chunk_counts: tuple[int, ...] = (2, 4)
+    most_refined: int = 3
+    most_pairs: int = 300_000
+
+
+PARAMS = Params()
 
 
 @dataclass(frozen=True)
@@ -65,9 +82,9 @@ def suggest_sketches(demand: Demand, racer: Racer, events: Events) -> list[Sugge
     if demand.chunks_per_rank is None:
         finer = [
             replace(s.sketch, name=f"{s.sketch.name}-c{chunks}", chunks_per_rank=chunks)
-            for s in found[:_MOST_REFINED]
-            for chunks in _FINER
-            if demand.collective(chunks).num_chunks * len(demand.topology.links) <= _MOST_PAIRS
+            for s in found[: PARAMS.most_refined]
+            for chunks in PARAMS.finer_chunk_counts
+            if demand.collective(chunks).num_chunks * len(demand.topology.links) <= PARAMS.most_pairs
         ]
         found = _in_order([*found, *_solve(demand, finer, racer, events)])
     return found
@@ -178,7 +195,7 @@ def _link_ideas(topology: Topology) -> Iterator[_Idea]:
 
 
 def _connection_ideas(topology: Topology) -> Iterator[_Idea]:
-    """Who talks between nodes."""
+    """Ideas for the connections between nodes."""
     if topology.num_nodes == 1:
         yield _Idea("", "", {})
         return

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from taccl_py.schedule.ir import Message, Schedule
+from taccl_py.tolerances import SAME_MOMENT
 from taccl_py.topology.model import Topology
-
-# Times that differ by this part of a message's duration are one moment.
-_SAME_MOMENT = 1e-6
 
 
 def adds_up(schedule: Schedule) -> bool:
-    """Whether exact times leave every sum sound: exchanged sums must cross each other.
+    """True if exact times leave every sum sound: exchanged sums must cross each other.
 
     A template says who sends at the same time; where ports serve one message after the other, the second one could carry what
     has arrived meanwhile.
@@ -41,6 +39,6 @@ def add_up(topology: Topology, messages: Sequence[Message], wanted: Sequence[Seq
 
 def _starts_and_ends(messages: Sequence[Message]) -> Iterator[int]:
     """Every message at its start and again at its end, ends before starts of the same moment."""
-    ends = [(m.end_us - _SAME_MOMENT * (m.end_us - m.start_us), 0, i) for i, m in enumerate(messages)]
+    ends = [(m.end_us - SAME_MOMENT * (m.end_us - m.start_us), 0, i) for i, m in enumerate(messages)]
     starts = [(m.start_us, 1, i) for i, m in enumerate(messages)]
     return (index for _, _, index in sorted(ends + starts))

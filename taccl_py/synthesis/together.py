@@ -77,7 +77,7 @@ def makespan_us(schedules: Sequence[Schedule]) -> float:
 
 
 def _share_nothing(machine: Topology, members: Sequence[GroupMember]) -> bool:
-    """Whether no port is used by two groups."""
+    """True if no port is used by two groups."""
     taken: set[int] = set()
     for member in members:
         links = _links(machine, member)
@@ -183,7 +183,7 @@ def together_bound(machine: Topology, groups: Sequence[Sequence[int]], kind: Kin
 
 
 def _transfers(kind: Kind, members: IntArray) -> float:
-    """How often a group's data goes from node to node at least, as a multiple of its size.
+    """Least multiple of a group's data that goes from node to node.
 
     What a rank has must get into every other node of the group; a sum must be gathered from as many and handed out to as many.
 
@@ -206,7 +206,7 @@ def _transfers(kind: Kind, members: IntArray) -> float:
 
 
 def _crossing(kind: Kind, is_near: Sequence[bool]) -> float:
-    """What a group has to send from its near ranks to the others, as a share of its size."""
+    """Part of its size that a group has to send from its near ranks to the others."""
     near, size = sum(is_near), len(is_near)
     far = size - near
     if not near or not far:

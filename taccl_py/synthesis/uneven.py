@@ -30,16 +30,40 @@ from taccl_py.units import BYTES_PER_MB, MAX_CHUNK_COPIES
 
 # Sizes are counted in elements of so many bytes; smaller ones are more, and what divides these divides them.
 _ELEMENT_BYTES = 4
-# No linear program for plans of more messages, and none in another order for those of more than the second number; nor for those
-# with more pairs of a message and a chunk, which are its entries: half a million take minutes.
-_MOST_MESSAGES, _MANY_MESSAGES = 20_000, 2_000
-_MOST_PAIRS = 300_000
-# Chunks of a rank's buffer, at most, and how much more there are from one try to the next, at least.
-_MOST_CHUNKS, _STEP = 16384, 1.5
-# What sizes or finer chunks must gain, for a count that more chunks divide is rarer.
-_WORTH = 1e-3
-# How much slower than the best one others may be.
-_RUNNER_UP = 1.25
+
+
+@dataclass(frozen=True)
+class Params:
+    """Numbers of chunks of unequal size.
+
+    Attributes
+    ----------
+    most_messages
+        Messages of a plan up to which a linear program finds sizes. Guess.
+    most_reordered
+        Messages up to which it does so again for another order. Guess.
+    most_pairs
+        Pairs of message and chunk of a plan, which are the program's entries: half a million take minutes. Guess.
+    most_chunks
+        Chunks of a rank's buffer. Guess.
+    chunk_step
+        Times as many chunks from one try to the next, at least. Guess.
+    least_gain
+        Part of the time that sizes, or finer chunks, have to save: a count that more chunks divide is rarer. Guess.
+    runner_up_factor
+        Times as slow as the best one that schedules may be which are kept. Guess.
+    """
+
+    most_messages: int = 20_000
+    most_reordered: int = 2_000
+    most_pairs: int = 300_000
+    most_chunks: int = 16384
+    chunk_step: float = 1.5
+    least_gain: float = 1e-3
+    runner_up_factor: float = 1.25
+
+
+PARAMS = Params()
 
 
 def fit_to_size(answer: Synthesis, demand: Demand, limits: Limits, *, sized: Sequence[Schedule] = ()) -> Synthesis:
@@ -62,7 +86,8 @@ def fit_to_size(answer: Synthesis, demand: Demand, limits: Limits, *, sized: Seq
     counts = usable_counts(demand)
     # What takes long is left for the end, as time may be over by then.
     given = sorted(
-        (answer.schedule, *answer.runners_up), key=lambda each: (len(each.messages) > _MANY_MESSAGES, each.makespan_us)
+        (answer.schedule, *answer.runners_up),
+        key=lambda each: (len(each.messages) > PARAMS.most_reordered, each.makespan_us),
     )
     even = found = [each for each in given if each.collective.chunks_per_rank in counts]
     for schedule in given:
@@ -77,10 +102,10 @@ def fit_to_size(answer: Synthesis, demand: Demand, limits: Limits, *, sized: Seq
     found = found or [_equal_cut(fastest, counts, limits.within(deadline.left)) or fastest]
     best, *others = sorted(found, key=lambda each: (each.makespan_us, each.collective.chunks_per_rank))
     nearly = min(even, key=lambda each: each.makespan_us, default=best)
-    if nearly.makespan_us <= best.makespan_us * (1 + _WORTH):
+    if nearly.makespan_us <= best.makespan_us * (1 + PARAMS.least_gain):
         best, others = nearly, [each for each in (best, *others) if each is not nearly]
     proof = answer.proof if best is answer.schedule else Proof.of(best.makespan_us, answer.bound)
-    near = tuple(each for each in others if each.makespan_us <= best.makespan_us * _RUNNER_UP)
+    near = tuple(each for each in others if each.makespan_us <= best.makespan_us * PARAMS.runner_up_factor)
     return replace(answer, schedule=best, proof=proof, runners_up=near)
 
 
@@ -89,7 +114,7 @@ def usable_counts(demand: Demand) -> tuple[int, ...]:
     share = demand.collective(1)
     elements = share.chunk_bytes(demand.size_bytes) / _ELEMENT_BYTES
     copies = share.num_chunks * share.num_ranks
-    most = max(1, min(_MOST_CHUNKS // share.chunks_per_size, MAX_CHUNK_COPIES // copies))
+    most = max(1, min(PARAMS.most_chunks // share.chunks_per_size, MAX_CHUNK_COPIES // copies))
     if elements >= 1 and elements == int(elements):
         return tuple(count for count in range(1, most + 1) if int(elements) % count == 0)
     return tuple(1 << bit for bit in range(most.bit_length()))
@@ -116,7 +141,7 @@ def recut(schedule: Schedule, counts: Sequence[int], limits: Limits) -> Schedule
     """
     shares = _shares(schedule.collective)
     pairs = sum(len(message.chunks) for message in schedule.messages)
-    if len(shares[0]) == 1 or len(schedule.messages) > _MOST_MESSAGES or pairs > _MOST_PAIRS:
+    if len(shares[0]) == 1 or len(schedule.messages) > PARAMS.most_messages or pairs > PARAMS.most_pairs:
         return None
     deadline = limits.deadline()
     drafts = drafts_of(schedule)
@@ -124,11 +149,11 @@ def recut(schedule: Schedule, counts: Sequence[int], limits: Limits) -> Schedule
     least_us = math.inf
     while deadline.left > 0 and not limits.stop.is_set():
         found = _best_sizes(schedule, drafts, shares, limits.within(deadline.left))
-        if found is None or found.time_us > least_us * (1 - _WORTH):
+        if found is None or found.time_us > least_us * (1 - PARAMS.least_gain):
             break
         least_us = found.time_us
         best = _best_cut(schedule, drafts, shares, found, counts, best)
-        if len(drafts) > _MANY_MESSAGES:
+        if len(drafts) > PARAMS.most_reordered:
             break
         sizes_bytes = [schedule.chunk_bytes * sum(found.sizes[chunk] for chunk in draft.chunks) for draft in drafts]
         drafts = dispatch_drafts(schedule.topology, sizes_bytes, drafts)
@@ -156,7 +181,7 @@ def _best_cut(
 
     Where time is over, the fewest chunks have to do, or the next ones.
     """
-    if best is not None and found.time_us > best.makespan_us * (1 - _WORTH):
+    if best is not None and found.time_us > best.makespan_us * (1 - PARAMS.least_gain):
         return best
     cuts, times_us = [], list[float]()
     for count in _spread(schedule.collective.chunks_per_rank, counts):
@@ -164,11 +189,13 @@ def _best_cut(
         cuts.append(cut)
         times_us.append(cut.time_us(schedule, drafts))
         # What is too many chunks for one message only becomes more messages with finer ones, which take longer to time.
-        if (over() and len(cuts) > 1) or (cut.is_split(drafts) and times_us[-1] > min(times_us) * _RUNNER_UP):
+        if (over() and len(cuts) > 1) or (
+            cut.is_split(drafts) and times_us[-1] > min(times_us) * PARAMS.runner_up_factor
+        ):
             break
-    limit_us = min(times_us, default=math.inf) * (1 + _WORTH)
+    limit_us = min(times_us, default=math.inf) * (1 + PARAMS.least_gain)
     for cut, time_us in zip(cuts, times_us, strict=True):
-        if time_us <= limit_us and (best is None or time_us < best.makespan_us * (1 - _WORTH)):
+        if time_us <= limit_us and (best is None or time_us < best.makespan_us * (1 - PARAMS.least_gain)):
             made = cut.schedule(schedule, drafts)
             if made is not None and (best is None or made.makespan_us < best.makespan_us):
                 return made
@@ -177,10 +204,10 @@ def _best_cut(
 
 
 def _spread(least: int, counts: Sequence[int]) -> list[int]:
-    """Those of the counts that are not below the least, with gaps between them."""
+    """Counts that are not below the least, with gaps between them."""
     found: list[int] = []
     for count in counts:
-        if count >= least and (not found or count >= _STEP * found[-1]):
+        if count >= least and (not found or count >= PARAMS.chunk_step * found[-1]):
             found.append(count)
     return found
 
@@ -230,7 +257,7 @@ def _in_turn(schedule: Schedule, drafts: Sequence[UntimedMessage]) -> Iterator[P
 
 @dataclass(frozen=True, slots=True)
 class _ChunkCut:
-    """How many finer chunks each chunk becomes, and how many a rank then has."""
+    """Numbers of finer chunks that each chunk becomes, and that a rank then has."""
 
     units: tuple[int, ...]
     chunks_per_rank: int
@@ -257,7 +284,7 @@ class _ChunkCut:
         return plan_us(schedule.topology, sizes_bytes, parts)
 
     def is_split(self, drafts: Sequence[UntimedMessage]) -> bool:
-        """Whether some message becomes several, as it would have too many chunks."""
+        """True if some message becomes several, as it would have too many chunks."""
         return any(sum(self.units[chunk] for chunk in draft.chunks) > MAX_COUNT for draft in drafts)
 
     def schedule(self, schedule: Schedule, drafts: Sequence[UntimedMessage]) -> Schedule | None:

@@ -22,10 +22,8 @@ from taccl_py.collective import Kind
 from taccl_py.errors import Violation
 from taccl_py.schedule.group import GROUP_KINDS, GroupSchedule
 from taccl_py.schedule.ir import Message
+from taccl_py.tolerances import SAME_MOMENT, ULPS
 from taccl_py.topology.model import Topology
-
-TOLERANCE = 1e-6
-_ULPS = 16
 
 IntArray = NDArray[np.int64]
 
@@ -306,4 +304,4 @@ def _arrival_us(message: Message) -> float:
 
 def _slack_us(duration_us: float, at_us: float) -> float:
     """Difference up to which two times, `duration_us` after one another, count as one moment."""
-    return TOLERANCE * duration_us + _ULPS * math.ulp(at_us)
+    return SAME_MOMENT * duration_us + ULPS * math.ulp(at_us)

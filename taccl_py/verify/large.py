@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 from taccl_py.collective import Kind
 from taccl_py.errors import Violation
 from taccl_py.schedule.ir import Schedule
+from taccl_py.tolerances import SAME_MOMENT, ULPS
 from taccl_py.units import BYTES_PER_MB
 
-TOLERANCE = 1e-6
-_ULPS = 16
 # Pairs of a message and a chunk that are too many to be looked at one by one.
 LARGE = 6_000_000
 # Everyone wants everything in the output, where chunks lie in order.
@@ -322,5 +321,5 @@ class _MessageBundle:
 
 def _slack_us(duration_us: FloatArray, at_us: FloatArray) -> FloatArray:
     """Difference up to which two times, `duration_us` after one another, count as one moment."""
-    slack: FloatArray = TOLERANCE * duration_us + _ULPS * np.spacing(np.abs(at_us))
+    slack: FloatArray = SAME_MOMENT * duration_us + ULPS * np.spacing(np.abs(at_us))
     return slack

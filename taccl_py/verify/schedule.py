@@ -4,7 +4,7 @@ Nothing that the schedule claims is believed: message times are computed again f
 buffers from the collective and the scratch lists, and what every rank holds from the messages that have arrived.
 
 Rules of time. A message that starts in the moment in which another one ends comes after it: it may use the link, and it
-carries what has arrived. Two times are the same moment if they differ by less than `TOLERANCE` of the duration that
+carries what has arrived. Two times are the same moment if they differ by less than `SAME_MOMENT` of the duration that
 separates them (and a few units in the last place, for schedules of many hours).
 
 Rules of data. In a routed collective a rank holds a chunk from its arrival on. In a combining collective a rank holds
@@ -22,10 +22,8 @@ from dataclasses import dataclass
 from taccl_py.collective import ROOTED, Address, Buffer, Kind
 from taccl_py.errors import Violation
 from taccl_py.schedule.ir import Message, Schedule
+from taccl_py.tolerances import SAME_MOMENT, ULPS
 from taccl_py.units import BYTES_PER_MB, format_ranks
-
-TOLERANCE = 1e-6
-_ULPS = 16
 
 
 def verify_schedule(schedule: Schedule, *, kind: Kind | None = None, root: int | None = None) -> tuple[Violation, ...]:
@@ -436,7 +434,7 @@ def _check_sums(schedule: Schedule, usable: tuple[int, ...], report: _Violations
 
 def _slack_us(duration_us: float, at_us: float) -> float:
     """Difference up to which two times, `duration_us` after one another, count as one moment."""
-    return TOLERANCE * duration_us + _ULPS * math.ulp(at_us)
+    return SAME_MOMENT * duration_us + ULPS * math.ulp(at_us)
 
 
 def _time(time_us: float) -> str:

@@ -11,11 +11,9 @@ from dataclasses import dataclass, replace
 
 from taccl_py.errors import Violation
 from taccl_py.schedule.ir import Message, Schedule
+from taccl_py.tolerances import SAME_MOMENT, ULPS
 from taccl_py.topology.model import Topology
 from taccl_py.verify.schedule import verify_schedule
-
-TOLERANCE = 1e-6
-_ULPS = 16
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ def _check_overlaps(machine: Topology, parts: Sequence[TimedGroup]) -> Iterator[
             for resource in machine.resources_of[image] if image is not None else ():
                 taken_us = machine.occupancy_us(resource, size_bytes)
                 end_us = message.start_us + taken_us
-                slack_us = TOLERANCE * taken_us + _ULPS * math.ulp(end_us)
+                slack_us = SAME_MOMENT * taken_us + ULPS * math.ulp(end_us)
                 use = _MachineUse(message.start_us, end_us - slack_us, f"group {number} message {place}")
                 uses.setdefault(resource, []).append(use)
     for resource in sorted(uses):

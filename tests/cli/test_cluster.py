@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -54,7 +55,7 @@ def test_a_cluster_gives_the_same_bytes(taccl, folder, cluster):
 
 
 def test_the_starts_of_greedy_are_shared_out_and_give_the_same_schedule(taccl, folder, cluster, refuse, monkeypatch):
-    monkeypatch.setattr(attempts, "_WORTH_PROCESSES", 0)
+    monkeypatch.setattr(attempts, "PARAMS", replace(attempts.PARAMS, least_process_messages=0))
     command = ("synth", "dgx1", "allreduce", "--without-link", "0-3", "--engine", "greedy")
     assert taccl(*command, "-o", "here.json").code == 0
     monkeypatch.setattr(attempts, "start_workers", None)  # not here

@@ -197,7 +197,7 @@ def test_broadcast_between_nodes_that_have_no_rail_in_common_goes_along_trees(mo
 
 def test_where_hierarchy_finds_nothing_what_was_left_out_is_tried(monkeypatch):
     """Ranks of a ring that take turns in two nodes have no links to pass things on inside."""
-    monkeypatch.setattr(auto, "_FEW_RANKS", 2)
+    monkeypatch.setattr(auto, "PARAMS", replace(auto.PARAMS, most_packed_ranks=2))
     machine = replace(load_topology("ring:4"), node_of=(0, 1, 0, 1))
     demand = Demand(machine, Kind.ALLGATHER, 1e6)
     assert {run.engine for run in left_out_runs(demand)} == {"templates", "trees"}

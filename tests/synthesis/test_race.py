@@ -4,6 +4,7 @@ import itertools
 import os
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from taccl_py.collective import Kind
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options
-from taccl_py.synthesis.race import EngineRun, Racer, _carry_out, starts_on
+from taccl_py.synthesis.race import PARAMS, EngineRun, Racer, _carry_out, starts_on
 from taccl_py.topology.machines import formula_topology
 from taccl_py.work import count_seconds, work_seconds
 
@@ -78,7 +79,7 @@ def _die(_run, _settings, _use):
 
 def test_what_does_not_end_long_after_its_time_is_given_up(monkeypatch):
     monkeypatch.setattr("taccl_py.synthesis.race._carry_out", _sleep)
-    monkeypatch.setattr("taccl_py.synthesis.race._PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("taccl_py.synthesis.race.PARAMS", replace(PARAMS, patience_seconds=0.2))
     begun = time.monotonic()
     with Racer(Options(limits=Limits(seconds=0.5)), 0.5, 2).running() as racer:
         outcomes = racer.race([EngineRun("templates", Demand(RING, Kind.ALLGATHER, 1e6))] * 2, Events())
@@ -99,7 +100,7 @@ def test_nothing_is_given_to_processes_when_time_is_up():
 def test_where_there_is_an_answer_what_does_not_end_in_time_is_soon_given_up(monkeypatch):
     """Half a minute is for a race that has none: the user who wants an end waits for two seconds, or as many as are set here."""
     monkeypatch.setattr("taccl_py.synthesis.race._carry_out", _sleep_unless_quick)
-    monkeypatch.setattr("taccl_py.synthesis.race._PATIENCE_SECONDS", 100.0)
+    monkeypatch.setattr("taccl_py.synthesis.race.PARAMS", replace(PARAMS, patience_seconds=100.0))
     monkeypatch.setattr("taccl_py.solvers.limits._LEAST_GRACE_SECONDS", 0.2)
     begun = time.monotonic()
     with Racer(Options(limits=Limits(seconds=10.0)), 10.0, 2).running() as racer:

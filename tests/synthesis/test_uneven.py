@@ -46,7 +46,7 @@ def test_a_slower_link_carries_less():
 
 
 def test_plans_of_very_many_messages_and_chunks_stay_as_they_are(monkeypatch):
-    monkeypatch.setattr("taccl_py.synthesis.uneven._MOST_PAIRS", 1)
+    monkeypatch.setattr(uneven, "PARAMS", replace(uneven.PARAMS, most_pairs=1))
     assert recut(two_lanes(), POWERS, LIMITS) is None
 
 

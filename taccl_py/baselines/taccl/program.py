@@ -21,9 +21,8 @@ from taccl_py.collective import Address, Buffer, Collective, Kind
 from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.program import Gpu, Op, Program, Protocol, Step, Threadblock
 from taccl_py.runtimes import LEGACY, MAX_COUNT
+from taccl_py.tolerances import RELATIVE
 from taccl_py.topology.model import Topology
-
-_SAME_TIME_US = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +161,7 @@ def _steps(topology: Topology, sends: Sequence[TacclMessage]) -> Iterator[list[T
 def _at_one_time(sends: Sequence[TacclMessage]) -> Iterator[list[TacclMessage]]:
     together: list[TacclMessage] = []
     for send in sends:
-        if together and send.start_us > together[0].start_us + _SAME_TIME_US * max(1.0, send.start_us):
+        if together and send.start_us > together[0].start_us + RELATIVE * max(1.0, send.start_us):
             yield together
             together = []
         together.append(send)

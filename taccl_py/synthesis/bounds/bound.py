@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-# This near to a bound is at it; the rest is floating point.
-_REACHED = 1 + 1e-6
+from taccl_py.tolerances import BOUND_REACHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,7 @@ class Bound:
 
     def is_reached_by(self, time_us: float) -> bool:
         """Whether nothing is faster than what takes so long."""
-        return time_us <= self.time_us * _REACHED
+        return time_us <= self.time_us * (1 + BOUND_REACHED)
 
 
 def best_of(bounds: Iterable[Bound]) -> Bound:

@@ -22,30 +22,18 @@ from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.commodity_flow import Commodities, CommodityFlow, solve_flow
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.flow.order import order_batches, order_parts
+from taccl_py.synthesis.flow.params import PARAMS
 from taccl_py.synthesis.flow.paths import FlowPair, find_pairs
 from taccl_py.synthesis.flow.rounding import Rounding, Routing
 from taccl_py.synthesis.flow.shares import in_parts, whole_shares, with_port_owners, with_rails
+from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.quotient import Quotient
-from taccl_py.synthesis.search import TOLERANCE, Search
+from taccl_py.synthesis.search import Search
 from taccl_py.synthesis.uneven import fit_to_size
+from taccl_py.tolerances import CLOSE_TO_BOUND, RELATIVE
 
 KINDS = (Kind.ALLTOALL, Kind.GATHER, Kind.SCATTER)
-_MOST_PARTS = 8
-# Numbers of parts whose order is looked for.
-_MOST_ORDERED = 4
-# Gains smaller than this share are not worth another order.
-_WORTH = 0.003
-# More entries of the table of chunks and links than this do not fit into memory.
-_MOST_ENTRIES = 200_000_000
-# Messages that finer parts may make; one part is always tried.
-_MOST_MESSAGES = 60_000
-# How much slower than the best schedule others may be that are kept.
-_RUNNER_UP = 1.12
-# A first answer that takes no longer is waited for by who says stop.
-_SOON_SECONDS = 5.0
-# Schedules this close to the bound need no larger messages.
-_CLOSE = 1.01
 
 
 def synthesize_flow(demand: Demand, options: Options, events: Events) -> Synthesis:
@@ -59,10 +47,10 @@ def synthesize_flow(demand: Demand, options: Options, events: Events) -> Synthes
     if demand.kind not in KINDS:
         raise InputError(f"engine flow is for {', '.join(KINDS)}, found {demand.kind}; use --engine milp or trees")
     entries = demand.collective(demand.chunks_per_rank or 1).num_chunks * len(demand.topology.links)
-    if entries > _MOST_ENTRIES:
+    if entries > PARAMS.most_entries:
         raise InputError(
             f"{demand.kind} on {demand.topology.name} has {entries} pairs of chunk and link, engine flow manages "
-            f"{_MOST_ENTRIES}; take fewer ranks or a machine file with fewer links"
+            f"{PARAMS.most_entries}; take fewer ranks or a machine file with fewer links"
         )
     run = _FlowRun(demand, options, events, Bound(0.0, "nothing has to move"))
     run.search()
@@ -70,7 +58,7 @@ def synthesize_flow(demand: Demand, options: Options, events: Events) -> Synthes
         raise LimitReached("no schedule was found; give more time with --time-limit")
     best, *others = sorted(run.answers, key=lambda schedule: schedule.makespan_us)
     proof = Proof.of(best.makespan_us, run.bound)
-    near = tuple(other for other in others if other.makespan_us <= best.makespan_us * _RUNNER_UP)
+    near = tuple(other for other in others if other.makespan_us <= best.makespan_us * COMMON.runner_up_factor)
     answer = Synthesis(best, run.bound, proof, "highs, cp-sat", run.stage_seconds, near)
     return fit_to_size(answer, demand, options.limits.within(run.deadline.left))
 
@@ -88,7 +76,7 @@ class _FlowRun:
 
     def __post_init__(self) -> None:
         self.limits = self.options.limits
-        self.deadline, self.soon = self.limits.deadline(), self.limits.within(_SOON_SECONDS).deadline()
+        self.deadline, self.soon = self.limits.deadline(), self.limits.within(PARAMS.soon_seconds).deadline()
 
     def search(self) -> None:
         """Try all ways that are permitted, then fewer of them for a better order or larger messages."""
@@ -113,12 +101,12 @@ class _FlowRun:
         return self.limits.stop.is_set() or self.deadline.left <= 0
 
     def _is_in_vain(self) -> bool:
-        """Whether the user said stop, or a race is over, and a first answer is not soon there."""
+        """True if the user said stop, or a race is over, and a first answer is not soon there."""
         return self.limits.stop.is_set() and not self.answers and not self.soon.left
 
     @property
     def _is_close(self) -> bool:
-        return any(schedule.makespan_us <= self.bound.time_us * _CLOSE for schedule in self.answers)
+        return any(schedule.makespan_us <= self.bound.time_us * (1 + CLOSE_TO_BOUND) for schedule in self.answers)
 
     def _flow(self, problem: Problem) -> CommodityFlow | None:
         return solve_flow(Commodities.of(problem), self._share(0.3))
@@ -130,7 +118,7 @@ class _FlowRun:
         with self._stage("flow"):
             flow = self._flow(problem)
         best_us = min(schedule.makespan_us for schedule in self.answers)
-        return flow if flow is not None and flow.load_us <= best_us * _RUNNER_UP else None
+        return flow if flow is not None and flow.load_us <= best_us * COMMON.runner_up_factor else None
 
     def _bound(self, problem: Problem, flow: CommodityFlow | None) -> Bound:
         """Best of what holds for every algorithm on the machine and what holds under the sketch's restrictions."""
@@ -149,11 +137,11 @@ class _FlowRun:
             pairs = find_pairs(problem, flow or CommodityFlow.unknown(problem.topology), self._is_in_vain)
             routings = self._routings(problem, pairs)
         best: Schedule | None = None
-        for routing in sorted(routings, key=lambda r: (r.load_us, r.parts))[:_MOST_ORDERED]:
-            if best is not None and (self._over or routing.load_us >= best.makespan_us * (1 - _WORTH)):
+        for routing in sorted(routings, key=lambda r: (r.load_us, r.parts))[: PARAMS.most_ordered]:
+            if best is not None and (self._over or routing.load_us >= best.makespan_us * (1 - PARAMS.least_gain)):
                 break
             found = self._order(in_parts(problem, pairs, routing), order_parts, routing.load_us)
-            if found is not None and (best is None or found.makespan_us < best.makespan_us * (1 - TOLERANCE)):
+            if found is not None and (best is None or found.makespan_us < best.makespan_us * (1 - RELATIVE)):
                 best = found
         self._offer(best)
 
@@ -176,8 +164,8 @@ class _FlowRun:
         routings = [rounding.to_parts(1, self._share(0.1))]
         messages = sum(pair.members * len(path) for pair, (path,) in zip(pairs, routings[0].links, strict=True))
         entries = problem.permitted.size
-        for parts in range(2, 1 if self.demand.topology.chunk_costs else _MOST_PARTS + 1):
-            if self._over or messages * parts > _MOST_MESSAGES or entries * parts > _MOST_ENTRIES:
+        for parts in range(2, 1 if self.demand.topology.chunk_costs else PARAMS.most_parts + 1):
+            if self._over or messages * parts > PARAMS.most_messages or entries * parts > PARAMS.most_entries:
                 break
             routings.append(rounding.to_parts(parts, self._share(0.05)))
         return routings

@@ -17,18 +17,14 @@ from numpy.typing import NDArray
 
 from taccl_py.errors import LimitReached
 from taccl_py.synthesis.commodity_flow import CommodityFlow
+from taccl_py.synthesis.flow.params import PARAMS
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.symmetry import orbit_labels
+from taccl_py.tolerances import ROUNDED
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
 
 FloatArray = NDArray[np.float64]
-
-_LEAST_SHARE = 1e-6
-# Paths that are added to those of the flow for every pair.
-_MORE_PATHS = 12
-# What a hop adds to a path's price, as a share of the dearest link's; and up to what factor paths count as cheapest.
-_HOP_SHARE, _AS_CHEAP = 1e-4, 1 + 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +114,7 @@ class _LinksByRank:
 
 def _decompose(problem: Problem, graph: _LinksByRank, flow_mb: FloatArray, chunks: list[int]) -> dict[int, list[Path]]:
     """Paths of the flow of one source; chunks take turns, each on its path with the fewest hops that still has flow."""
-    collective, size_mb = problem.collective, flow_mb.max() * _LEAST_SHARE
+    collective, size_mb = problem.collective, flow_mb.max() * PARAMS.least_flow_part
     left_mb = flow_mb.copy()
     amount_mb = problem.chunk_bytes / BYTES_PER_MB
     wanted_mb = dict.fromkeys(chunks, amount_mb)
@@ -134,7 +130,7 @@ def _decompose(problem: Problem, graph: _LinksByRank, flow_mb: FloatArray, chunk
         left_mb[list(links)] -= moved_mb
         wanted_mb[chunk] -= moved_mb
         found[chunk].append(Path(links, moved_mb / amount_mb))
-        if wanted_mb[chunk] > amount_mb * _LEAST_SHARE:
+        if wanted_mb[chunk] > amount_mb * PARAMS.least_flow_part:
             waiting.append(chunk)
     return found
 
@@ -163,11 +159,11 @@ def _lengths(problem: Problem, flow: CommodityFlow) -> FloatArray:
     topology = problem.topology
     paid = flow.prices * np.array([cost[1] for cost in topology.resource_cost])
     length = np.array([sum(paid[r] for r in resources) for resources in topology.resources_of])
-    return np.asarray(length + max(float(length.max()), 1e-12) * _HOP_SHARE)
+    return np.asarray(length + max(float(length.max()), 1e-12) * PARAMS.hop_price)
 
 
 def _cheapest(problem: Problem, graph: _LinksByRank, length: FloatArray, chunk: int) -> Iterator[tuple[int, ...]]:
-    """Up to `_MORE_PATHS` cheapest paths of a chunk, the choice at every rank turned by the chunk's number."""
+    """Up to `Params.most_more_paths` cheapest paths of a chunk, the choice at every rank turned by the chunk's number."""
     collective, permitted = problem.collective, problem.permitted[chunk]
     source, sink = collective.source[chunk], collective.wanted[chunk][0]
     left = _distances_to(problem.topology, length, permitted, sink)
@@ -175,7 +171,7 @@ def _cheapest(problem: Problem, graph: _LinksByRank, length: FloatArray, chunk: 
         return
     stack: list[tuple[int, tuple[int, ...]]] = [(source, ())]
     count = 0
-    while stack and count < _MORE_PATHS:
+    while stack and count < PARAMS.most_more_paths:
         rank, links = stack.pop()
         if rank == sink:
             count += 1
@@ -184,7 +180,7 @@ def _cheapest(problem: Problem, graph: _LinksByRank, length: FloatArray, chunk: 
         onward = [
             link
             for link in graph.out[rank]
-            if permitted[link] and length[link] + left[graph.dst[link]] <= left[rank] * _AS_CHEAP
+            if permitted[link] and length[link] + left[graph.dst[link]] <= left[rank] * (1 + ROUNDED)
         ]
         turn = (chunk + len(links)) % max(1, len(onward))
         stack += [(graph.dst[link], (*links, link)) for link in onward[turn:] + onward[:turn]]

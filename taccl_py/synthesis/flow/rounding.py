@@ -19,18 +19,14 @@ import numpy as np
 
 from taccl_py.solvers.cp_sat import Status, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.flow.params import PARAMS
 from taccl_py.synthesis.flow.paths import FlowPair
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.symmetry import IntArray, orbit_labels
+from taccl_py.tolerances import RELATIVE
 
 # Number of parts on every path, [pair][path].
 Counts = list[list[int]]
-
-# Resolution of loads: the fullest resource's is about this many units; the error of its sum is a small share of them.
-_UNITS = 1_000_000
-_ROUNDING = 1e-3
-# Deterministic time of both solves together.
-_WORK = 0.3
 
 
 @dataclass(frozen=True)
@@ -88,7 +84,7 @@ class Rounding:
         return self._routing(_RoundingProgram(self._pairs, loads, 1, openings, used), part_bytes, limits)
 
     def _load(self, links: tuple[int, ...], part_bytes: float, members: int, *, with_alpha: bool) -> dict[int, float]:
-        """What a message on each of these links, with all its images, adds to every resource in us, by orbit."""
+        """Load in us that a message on each of these links, with all its images, adds to every resource, by orbit."""
         topology = self._problem.topology
         found: dict[int, float] = {}
         for link in links:
@@ -118,7 +114,7 @@ class Rounding:
             [pair.members * sum(topology.message_us(link, part_bytes) for link in path.links) for path in pair.paths]
             for pair in self._pairs
         ]
-        scale = _UNITS / max(time_us for of_pair in times for time_us in of_pair)
+        scale = PARAMS.load_units / max(time_us for of_pair in times for time_us in of_pair)
         return [[round(time_us * scale) for time_us in of_pair] for of_pair in times]
 
 
@@ -126,7 +122,7 @@ def _largest_remainders(shares: list[float], parts: int) -> list[int]:
     """Whole numbers that add up to `parts` and are closest to the shares."""
     whole = sum(shares)
     exact = [share / whole * parts for share in shares] if whole > 0 else [float(parts)] + [0.0] * (len(shares) - 1)
-    counts = [math.floor(value + 1e-9) for value in exact]
+    counts = [math.floor(value + RELATIVE) for value in exact]
     order = sorted(range(len(shares)), key=lambda i: (counts[i] - exact[i], i))
     for i in order[: parts - sum(counts)]:
         counts[i] += 1
@@ -186,7 +182,7 @@ class _RoundingProgram:
         """Counts with the least T found."""
         first = self.start()
         model = self._model(first)
-        fullest = model.cp.new_int_var(0, 2 * _UNITS, "fullest")
+        fullest = model.cp.new_int_var(0, 2 * PARAMS.load_units, "fullest")
         for terms in model.terms.values():
             model.cp.add(fullest >= sum(terms))
         model.cp.minimize(fullest)
@@ -195,7 +191,7 @@ class _RoundingProgram:
     def least_effort(self, best: Counts, efforts: Counts, limits: Limits) -> Counts:
         """Counts with the least total effort found whose T is not larger than that of ``best``."""
         model = self._model(best)
-        most = math.floor(_UNITS * (1 + _ROUNDING))
+        most = math.floor(PARAMS.load_units * (1 + PARAMS.load_slack))
         for terms in model.terms.values():
             model.cp.add(sum(terms) <= most)
         model.cp.minimize(
@@ -208,9 +204,9 @@ class _RoundingProgram:
         return model.solve(limits) or best
 
     def _model(self, hint: Counts) -> _RoundingModel:
-        """Variables and loads, in units of which the hint's fullest resource has about `_UNITS`."""
+        """Variables and loads, in units of which the hint's fullest resource has about `Params.load_units`."""
         model = _RoundingModel.of(hint, self.parts)
-        unit_us = self.load_us(hint) / _UNITS
+        unit_us = self.load_us(hint) / PARAMS.load_units
         for of_pair, row in zip(self.loads, model.counts, strict=True):
             for load, count in zip(of_pair, row, strict=True):
                 model.add_load(load, unit_us, count)
@@ -254,7 +250,7 @@ class _RoundingModel:
 
     def solve(self, limits: Limits) -> Counts | None:
         """Best counts found."""
-        outcome = solve_cp(self.cp, limits.within(limits.seconds / 2, _WORK / 2))
+        outcome = solve_cp(self.cp, limits.within(limits.seconds / 2, PARAMS.rounding_work / 2))
         if outcome.status not in (Status.OPTIMAL, Status.FEASIBLE):
             return None
         return [[outcome.value(variable) for variable in row] for row in self.counts]

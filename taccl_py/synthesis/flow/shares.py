@@ -99,7 +99,7 @@ def _with_free_symmetry(problem: Problem) -> Problem:
 
 
 def _acts_freely(problem: Problem, generators: tuple[Generator, ...]) -> bool:
-    """Whether images of a path never meet: a path and its images then load all links and ports of an orbit alike.
+    """True if images of a path never meet: a path and its images then load all links and ports of an orbit alike.
 
     A group acts freely on ranks if the orbit of every chunk is as large as that of its source, which says that whatever
     keeps the source in place keeps all ranks there. Images of a link must not share a port either.

@@ -41,7 +41,7 @@ class Shuttle:
         return f"{self.behind} lanes dealt out behind, {self.together} nodes together{bits}"
 
     def is_behind(self, cluster: LaneCluster, back: int, offset: int) -> bool:
-        """Whether what is for a lane, so many further on, of the node so many further on is dealt out behind."""
+        """True if data for a lane, so many further on, of the node so many further on is dealt out after crossing."""
         return (back - 1) * cluster.width + offset < self.behind
 
     def step_us(self, cluster: LaneCluster, pair_bytes: float) -> float:
@@ -51,7 +51,7 @@ class Shuttle:
         return cluster.node_us(pair_bytes * self.together) / cluster.at_once
 
     def steps(self, cluster: LaneCluster) -> int:
-        """How many there are."""
+        """Number of steps."""
         return cluster.width.bit_length() - 1 if self.doubling else cluster.width - 1
 
 
@@ -134,11 +134,11 @@ class _AllToAllWriter:
             self.moves.append(TemplateMessage(*ends, tuple(chunks), start, end))
 
     def gather(self, backs: Sequence[int], start: float, step_us: float) -> None:
-        """What ranks have for other lanes of some nodes, to the lanes that lead there."""
+        """Send what ranks have for other lanes of some nodes to the lanes that lead there."""
         self._inside(backs, start, step_us, behind=False)
 
     def cross(self, back: int, start: float, end: float, *, before: bool) -> None:
-        """What goes over each lane to the node so many further on, gathered before or to be dealt out behind."""
+        """Send over each lane, to the node so many further on, what was gathered before, or is dealt out there."""
         offsets = self._offsets(back, behind=not before)
         for node in range(self._number):
             for lane in range(self._width):
@@ -146,7 +146,7 @@ class _AllToAllWriter:
                 self._add((self._rank(node, lane), self._rank(node + back, lane)), chunks, start, end)
 
     def deal(self, backs: Sequence[int], start: float, step_us: float) -> None:
-        """What came over each lane from some nodes, to whom it is for."""
+        """Send what came over each lane from some nodes to the ranks that it is for."""
         self._inside(backs, start, step_us, behind=True)
 
     def _inside(self, backs: Sequence[int], start: float, step_us: float, *, behind: bool) -> None:
@@ -176,7 +176,7 @@ class _AllToAllWriter:
                 lane ^= 1 << step
 
     def stay(self, start: float) -> None:
-        """What stays in the node fills the gaps."""
+        """Fill the gaps with what stays in the node."""
         for node in range(self._number):
             for lane in range(self._width):
                 for offset in range(1, self._width):

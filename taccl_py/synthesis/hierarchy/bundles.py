@@ -17,19 +17,12 @@ from itertools import product
 
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
+from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
+from taccl_py.tolerances import ABSOLUTE_US
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
 from taccl_py.work import count_work
-
-# What rules may be.
-_LONGEST = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
-_PATIENCE = (0.0, 1.0, 1.25, 1.5, 1.75, 2.0)
-# How many of the rules go on to each round of attempts, and how many attempts each makes there.
-_ROUNDS = ((len(_LONGEST) * len(_PATIENCE), 1), (10, 4), (4, 25))
-# Deliveries of chunks inside a node up to which attempts are made, in all; and the most chunks.
-_WORK, _MOST_CHUNKS = 300_000, 256
-_SAME_US = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +36,7 @@ class BundleLink:
     latency_us: float
 
     def busy_us(self, size_mb: float) -> list[float]:
-        """How long the link and its ports are busy with a message."""
+        """Times for which the link and its ports are busy with a message."""
         return [alpha + beta * size_mb for alpha, beta in self.costs]
 
     def message_us(self, size_mb: float) -> float:
@@ -64,7 +57,7 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class WireRule:
-    """How wires choose.
+    """Rule by which wires choose chunks.
 
     Attributes
     ----------
@@ -78,12 +71,12 @@ class WireRule:
     patience: float
 
 
-_RULES = [WireRule(longest, patience) for longest in _LONGEST for patience in _PATIENCE]
+_RULES = [WireRule(longest, patience) for longest in PARAMS.bundle_longest for patience in PARAMS.bundle_patience]
 
 
 @dataclass(frozen=True)
 class Bundles:
-    """What is sent inside each node, and when all is done.
+    """Messages inside each node, and the time when all have arrived.
 
     Attributes
     ----------
@@ -104,24 +97,29 @@ class Bundles:
         """The best of all attempts; None where ranks share lanes, nodes are linked well or not alike, or there is too much to do."""
         site, width = cluster.site, cluster.width
         chunks = width * len(cluster.nodes)
-        if not cluster.is_even or site.linked_inside_nodes or chunks > _MOST_CHUNKS or not _are_alike(cluster):
+        if (
+            not cluster.is_even
+            or site.linked_inside_nodes
+            or chunks > PARAMS.most_bundle_chunks
+            or not _are_alike(cluster)
+        ):
             return None
         wires = _wires(site.topology, cluster.nodes[0])
         best: Bundles | None = None
         rules = _RULES
         first = work = 0
-        for number, attempts in _ROUNDS:
+        for number, attempts in PARAMS.bundle_rounds:
             least_us: dict[WireRule, float] = {}
             rules = rules[:number]
             for rule, seed in product(rules, range(first, first + attempts)):
                 work += chunks * width
                 count_work("timed", chunks * width)
-                if best is not None and (work > _WORK or over()):
+                if best is not None and (work > PARAMS.bundle_deliveries or over()):
                     return best
                 sent = _BundleFlood(cluster, wires, rule, seed).run()
                 end_us = max(bundle.end_us for bundle in sent)
                 least_us[rule] = min(end_us, least_us.get(rule, math.inf))
-                if best is None or end_us < best.end_us - _SAME_US:
+                if best is None or end_us < best.end_us - ABSOLUTE_US:
                     best = Bundles(cluster, tuple(sent), end_us)
             rules = sorted(rules, key=least_us.__getitem__)
             first += attempts
@@ -158,7 +156,7 @@ def _wires(topology: Topology, ranks: Sequence[int]) -> tuple[BundleLink, ...]:
 
 
 def _are_alike(cluster: LaneCluster) -> bool:
-    """Whether every node has the links of the first one, and carriers are its ranks in their order."""
+    """True if every node has the links of the first one, and carriers are its ranks in their order."""
     sorts = [
         sorted((wire.src, wire.dst, wire.costs, wire.latency_us) for wire in _wires(cluster.site.topology, ranks))
         for ranks in cluster.nodes
@@ -209,7 +207,7 @@ class _BundleFlood:
         found: list[Bundle] = []
         while self._events:
             now = self._events[0][0]
-            while self._events and self._events[0][0] <= now + _SAME_US:
+            while self._events and self._events[0][0] <= now + ABSOLUTE_US:
                 _, place, bits = heapq.heappop(self._events)
                 if place >= 0:
                     self._has[place] |= bits
@@ -227,7 +225,7 @@ class _BundleFlood:
         for number in order:
             wire = self._wires[number]
             could = self._has[wire.src] & ~self._due[wire.dst]
-            if not could or any(self._free_us.get(r, 0.0) > now + _SAME_US for r in wire.resources):
+            if not could or any(self._free_us.get(r, 0.0) > now + ABSOLUTE_US for r in wire.resources):
                 continue
             chunks = [c for c in _bits(could) if not self._comes_sooner(number, c, now)]
             if not chunks:
@@ -248,10 +246,10 @@ class _BundleFlood:
             yield Bundle(wire.src, wire.dst, taken, now, end_us)
 
     def _comes_sooner(self, number: int, chunk: int, now: float) -> bool:
-        """Whether a faster wire could bring the chunk not much later."""
+        """True if a faster wire could bring the chunk not much later."""
         wire, limit_us = self._wires[number], now + self._patience * self._one_us[number]
         for other in self._into[wire.dst] if self._patience else ():
-            if self._one_us[other] < self._one_us[number] - _SAME_US:
+            if self._one_us[other] < self._one_us[number] - ABSOLUTE_US:
                 known_us = self._arrival_us[self._wires[other].src].get(chunk)
                 if known_us is not None:
                     free_us = max(self._free_us.get(r, 0.0) for r in self._wires[other].resources)

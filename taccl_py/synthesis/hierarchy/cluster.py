@@ -73,7 +73,7 @@ class LaneCluster:
 
     @cached_property
     def is_even(self) -> bool:
-        """Whether every rank is a lane of its own."""
+        """True if every rank is a lane of its own."""
         return all(len(ranks) == self.width for ranks in self.nodes)
 
     @cached_property
@@ -98,7 +98,7 @@ class LaneCluster:
 
     @cached_property
     def _costs(self) -> dict[bool, tuple[_LaneCost, ...]]:
-        """What links inside the first node cost, and those of its lanes: nodes are alike, or nearly so."""
+        """Costs of links inside the first node, and of its lanes: nodes are alike, or nearly so."""
         topology, node_of = self.site.topology, self.site.topology.node_of
         found: dict[bool, set[_LaneCost]] = {True: set(), False: set()}
         ends = {rank: lane for ranks in self.carriers for lane, rank in enumerate(ranks)}
@@ -111,7 +111,7 @@ class LaneCluster:
 
 
 class _LaneCost(NamedTuple):
-    """What a message costs on a link or one of its ports, and how much later it arrives."""
+    """Cost of a message on a link or one of its ports, and latency."""
 
     alpha_us: float
     beta_us_per_mb: float
@@ -119,7 +119,7 @@ class _LaneCost(NamedTuple):
 
 
 def _highest(costs: Collection[_LaneCost]) -> tuple[_LaneCost, ...]:
-    """Those that are not below another one at every size."""
+    """Costs that are not below another one at every size."""
     left = sorted(costs, reverse=True)
     return tuple(
         cost for place, cost in enumerate(left)
@@ -192,12 +192,12 @@ def _joined(site: TemplateSite, groups: Sequence[Sequence[tuple[int, ...]]]) -> 
 
 
 def _are_linked(site: TemplateSite, one: int, other: int) -> bool:
-    """Whether two ranks are linked in both directions, or are one."""
+    """True if two ranks are linked in both directions, or are one."""
     return one == other or (site.linked(one, other) and site.linked(other, one))
 
 
 def _whole(site: TemplateSite) -> bool:
-    """Whether no node falls apart without the others."""
+    """True if no node falls apart without the others."""
     for ranks in site.topology.node_ranks:
         parents = site.inside.path_parents(ranks[0])
         if any(parents[rank] < 0 for rank in ranks[1:]):

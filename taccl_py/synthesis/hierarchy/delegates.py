@@ -20,10 +20,6 @@ from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
 from taccl_py.synthesis.templates.packing import most_packed
 from taccl_py.synthesis.templates.patterns import DOUBLING
 
-# Ranks of a node: of more, what they have for another node is so many messages that little is saved, and their copies, which runtimes
-# do chunk by chunk, are more steps than threadblocks can have.
-MOST_RANKS = 16
-
 
 @dataclass(frozen=True, slots=True)
 class Delegation:
@@ -56,7 +52,7 @@ class Delegation:
 
 @dataclass(frozen=True, slots=True)
 class _DelegateEvent:
-    """What a lane does in a turn: to whom it goes, so many nodes further on, and for which ranks.
+    """Message of a lane in a turn: its destination, so many nodes further on, and the ranks that it is for.
 
     Attributes
     ----------
@@ -121,7 +117,7 @@ def spreads(cluster: LaneCluster, least: int = 1) -> list[int]:
 
 
 def delegate_times(cluster: LaneCluster, delegation: Delegation, pair_bytes: float) -> DelegateTimes:
-    """When what is done, as node 0 sees it, where every rank has so many bytes for every other one."""
+    """Times of all stages at node 0, where every rank has so many bytes for every other one."""
     plan = _DelegatePlan(cluster, delegation)
     stages: list[Stage] = []
 
@@ -160,7 +156,7 @@ def delegate_moves(cluster: LaneCluster, delegation: Delegation, times: Delegate
 
 
 def root_moves(cluster: LaneCluster, delegation: Delegation, times: DelegateTimes) -> Moves:
-    """Those of them that carry what the ranks of node 0 have, where what comes from different nodes does not go on together."""
+    """Messages with data of the ranks of node 0, where data from different nodes does not share messages."""
     plan = _DelegatePlan(cluster, delegation)
     moves: list[TemplateMessage] = []
     for wave, stage in enumerate(times.gathered):
@@ -175,14 +171,14 @@ def root_moves(cluster: LaneCluster, delegation: Delegation, times: DelegateTime
 
 @dataclass(frozen=True)
 class _DelegatePlan:
-    """Who takes what where."""
+    """Messages of an AllToAll by delegates."""
 
     cluster: LaneCluster
     delegation: Delegation
 
     @cached_property
     def turns(self) -> tuple[tuple[_DelegateEvent, ...], ...]:
-        """What the lanes of a node do in each turn; in the last one, where nodes are left over, lanes share one out."""
+        """Messages of a node's lanes in each turn; in the last one, where nodes are left over, several lanes serve one."""
         number, spread = len(self.cluster.nodes), self.delegation.spread
         found = []
         for first in range(1, number, spread):
@@ -213,7 +209,7 @@ class _DelegatePlan:
 
     @cached_property
     def _gathers_all(self) -> bool:
-        """Whether every two ranks of a node exchange something before anything crosses."""
+        """True if every two ranks of a node exchange something before anything crosses."""
         return self.cluster.is_even and self.delegation.spread == self.cluster.width
 
     def _node(self, number: int) -> Sequence[int]:
@@ -236,7 +232,7 @@ class _DelegatePlan:
         return [src * size + dst for dst in dsts]
 
     def gathering(self, node: int, wave: int) -> dict[_DelegateMessage, list[int]]:
-        """What goes to delegates of a node before the turns of a wave."""
+        """Messages to the delegates of a node before the turns of a wave."""
         carried: dict[_DelegateMessage, list[int]] = {}
         for post in (post for turn in self.waves[wave] for post in self.turns[turn]):
             for rank in self._served(node, post):
@@ -251,7 +247,7 @@ class _DelegatePlan:
         return sorted({post.back for turn in self.waves[wave] for post in self.turns[turn]})
 
     def handing(self, node: int, wave: int, source: int | None = None) -> dict[_DelegateMessage, list[int]]:
-        """What goes on in a node after the turns of a wave: everything, or what ranks of one node had."""
+        """Messages inside a node after the turns of a wave: all of them, or those with data of one node."""
         carried: dict[_DelegateMessage, list[int]] = {}
         for post in (post for turn in self.waves[wave] for post in self.turns[turn]):
             if source is None or (node - post.back) % len(self.cluster.nodes) == source:
@@ -273,7 +269,7 @@ class _DelegatePlan:
             yield TemplateMessage(ranks[hop.src], ranks[hop.dst], tuple(chunks), start, start + stage.step_us[hop.step])
 
     def _carry_own(self, carried: dict[_DelegateMessage, list[int]], inside: str, node: int) -> None:
-        """What stays in the node goes along."""
+        """Add what stays in the node."""
         for src in self._node(node):
             for dst in self._node(node):
                 self._carry(carried, inside, _Leap(node, src, dst), self._chunks(src, [dst]))
@@ -317,7 +313,7 @@ class _DelegatePlan:
         return max(len(ranks) for ranks in self.cluster.nodes) - 1
 
     def crossing(self, node: int, turn: int, stage: Stage) -> Iterator[TemplateMessage]:
-        """What a node's lanes send in a turn."""
+        """Messages of a node's lanes in a turn."""
         for post in self.turns[turn]:
             there = self._node(node + post.back)
             chunks = [chunk for rank in self._served(node, post) for chunk in self._chunks(rank, there)]
@@ -326,7 +322,7 @@ class _DelegatePlan:
                 yield TemplateMessage(*ends, tuple(chunks), stage.start_us, stage.end_us)
 
     def inside_us(self, carried: dict[_DelegateMessage, list[int]], pair_bytes: float) -> list[float]:
-        """How long each step of an exchange inside a node takes the rank that has most to send or to receive."""
+        """Times of the steps of an exchange inside a node at the rank that has most to send or to receive."""
         busy_us: list[dict[tuple[int, bool], list[float]]] = [{} for _ in range(self._steps)]
         for hop, chunks in carried.items():
             us = _parts_us(self.cluster.node_us, len(chunks), pair_bytes)
@@ -336,12 +332,12 @@ class _DelegatePlan:
         return [max((max(sum(us) / at_once, *us) for us in step.values()), default=0.0) for step in busy_us]
 
     def across_us(self, turn: int, pair_bytes: float) -> float:
-        """How long the lanes' messages of a turn take."""
+        """Time of the lanes' messages of a turn."""
         counts = [len(self._served(0, post)) * len(self._node(post.back)) for post in self.turns[turn]]
         return max(_parts_us(self.cluster.lane_us, count, pair_bytes) for count in counts)
 
 
 def _parts_us(message_us: Callable[[float], float], count: int, chunk_bytes: float) -> float:
-    """How long so many chunks take, in as few messages as they can be packed into."""
+    """Time of so many chunks in as few messages as they can be packed into."""
     parts = -(-count // max(1, most_packed(chunk_bytes)))
     return message_us(count * chunk_bytes) + max(0, parts - 1) * message_us(0.0)

@@ -17,24 +17,13 @@ from taccl_py.synthesis.bounds import relay_bound
 from taccl_py.synthesis.bounds.bound import best_of
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.hierarchy.fitting import fitted
+from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.ways import HierarchyStrategy, ways
 from taccl_py.synthesis.known import known_bound
+from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.reversal import reduce_by_broadcast
 from taccl_py.synthesis.uneven import fit_to_size
-
-# Answers this close to the bound leave nothing to prove.
-_CLOSE = 0.01
-# Deliveries of chunks after which nothing more is written out, and most ways that are.
-_WORK, _MOST = 300_000, 16
-# Ways that should take so many times longer than the best one found are not written out.
-_HOPELESS = 1.3
-_MOST_RUNNERS_UP, _RUNNER_UP = 4, 1.12
-# What counts as very many messages, and how many schedules of fewer are kept beside those of more.
-_MANY_MESSAGES, _MOST_FEWER = 4_000, 2
-# The part of the time in which ways are estimated; what remains is for writing them out.
-_TO_ESTIMATE = 0.5
-# Ways are looked for as long as this in any case, however little time there is: a few dozen on 64 ranks (guess).
-_LEAST_SECONDS = 0.3
+from taccl_py.tolerances import CLOSE_TO_BOUND
 
 
 def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Synthesis:
@@ -57,10 +46,10 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     events.stage("ways")
     found: list[Schedule] = []
     work = 0
-    for way in _promising(demand, options.limits.within(_TO_ESTIMATE * deadline.left)):
+    for way in _promising(demand, options.limits.within(PARAMS.estimation_part * deadline.left)):
         best_us = min((schedule.makespan_us for schedule in found), default=float("inf"))
         done = bound.is_reached_by(best_us) or over()
-        if found and (done or way.estimate_us > _HOPELESS * best_us or (work > _WORK)):
+        if found and (done or way.estimate_us > PARAMS.estimate_factor * best_us or (work > PARAMS.most_deliveries)):
             break
         plan = way.plan()
         schedule = fitted(demand, plan, over) if plan is not None else None
@@ -77,18 +66,20 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
             "--engine templates or trees"
         )
     best, *others = sorted(found, key=lambda schedule: schedule.makespan_us)
-    if best.makespan_us > bound.time_us * (1 + _CLOSE):
+    if best.makespan_us > bound.time_us * (1 + CLOSE_TO_BOUND):
         events.stage("relays")
         limits = options.limits.within(deadline.left)
         bound = best_of([bound, relay_bound(demand.topology, demand.kind, bound.time_us, limits)])
         events.bound(bound.time_us)
-    near = tuple(s for s in others if s.makespan_us <= best.makespan_us * _RUNNER_UP)
+    near = tuple(s for s in others if s.makespan_us <= best.makespan_us * COMMON.runner_up_factor)
     seconds = {"hierarchy": time.monotonic() - begun}
     # Among very many pieces passed on from node to node unequal ones gain little, and nothing in programs, which cut them again. Fewer
     # pieces may become faster than they.
-    passed_on = [each for each in found if demand.kind in ROOTED and len(each.messages) > _MANY_MESSAGES]
-    fewer = [each for each in near[_MOST_RUNNERS_UP:] if passed_on and len(each.messages) <= _MANY_MESSAGES]
-    runners_up = (*near[:_MOST_RUNNERS_UP], *fewer[:_MOST_FEWER])
+    passed_on = [each for each in found if demand.kind in ROOTED and len(each.messages) > PARAMS.many_messages]
+    fewer = [
+        each for each in near[COMMON.most_runners_up :] if passed_on and len(each.messages) <= PARAMS.many_messages
+    ]
+    runners_up = (*near[: COMMON.most_runners_up], *fewer[: PARAMS.most_coarser])
     answer = Synthesis(best, bound, Proof.of(best.makespan_us, bound), "none", seconds, runners_up)
     return fit_to_size(answer, demand, options.limits.within(deadline.left), sized=passed_on)
 
@@ -104,10 +95,10 @@ def _check(demand: Demand) -> None:
 
 def _promising(demand: Demand, limits: Limits) -> Iterator[HierarchyStrategy]:
     """The most promising ways first, and not many of them; of those that can be estimated in time, and a moment it is always."""
-    over = limits.countdown(least_seconds=_LEAST_SECONDS)
+    over = limits.countdown(least_seconds=PARAMS.least_estimation_seconds)
     found: list[HierarchyStrategy] = []
     for way in ways(demand, limits):
         found.append(way)
         if over():
             break
-    yield from sorted(found, key=lambda way: way.estimate_us)[:_MOST]
+    yield from sorted(found, key=lambda way: way.estimate_us)[: PARAMS.most_written]

@@ -15,7 +15,8 @@ from taccl_py.solvers.limits import Over, never, until
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.sums import add_up
 from taccl_py.synthesis.templates.moves import TemplatePlan, as_drafts
-from taccl_py.synthesis.templates.packing import WORTH_COPIES, chunk_runs, packed_parts
+from taccl_py.synthesis.templates.packing import chunk_runs, packed_parts
+from taccl_py.synthesis.templates.params import PARAMS as TEMPLATE_PARAMS
 from taccl_py.topology.model import Topology
 
 
@@ -38,7 +39,7 @@ def fitted(demand: Demand, plan: TemplatePlan, over: Over = never) -> Schedule |
     if collective.reduces and len(found[0].drafts) > len(whole) and not over():
         # Sums that do not lie together can be packed, or moved to scratch for good, for copies that others need not.
         copying = list(until(over, chain(timed_of(packed), timed_of(whole, as_named=True))))
-        least_us = min(timed.end_us for timed in found) * WORTH_COPIES
+        least_us = min(timed.end_us for timed in found) * TEMPLATE_PARAMS.copy_factor
         found += [timed for timed in copying if timed.end_us < least_us]
     for timed in sorted(found, key=lambda timed: timed.end_us):
         if demand.kind is not Kind.ALLREDUCE or add_up(topology, timed.messages, blocks.wanted(collective)):
@@ -55,7 +56,7 @@ class _TimedMessages:
 
     @property
     def end_us(self) -> float:
-        """When all has arrived."""
+        """Time when all has arrived."""
         return max((draft.end for draft in self.drafts), default=0.0)
 
     @property

@@ -165,7 +165,7 @@ def _rounds(
 
 
 def _parts(cluster: LaneCluster, spread: int, node: int, held: Mapping[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """What of a node's data each of its lanes carries."""
+    """Part of a node's data that each of its lanes carries."""
     of_lane: list[list[int]] = [[] for _ in range(cluster.width)]
     for rank in cluster.nodes[node]:
         of_lane[cluster.lane_of[rank]] += held[rank]

@@ -21,12 +21,10 @@ from taccl_py.runtimes import MAX_COUNT
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.meeting import ChunkSpan, ExchangeMessage, NodeExchange, NodeShard, Step, Want, sliced
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE
+from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
 from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
 
-# Messages of a lane in one leg, and scatters, at most.
-_MOST_TURNS = 4
-_MOST_SCATTERS = 3
 # What lanes occupy that serve one node less than others.
 ASIDE = 2
 
@@ -60,11 +58,11 @@ class Leg:
 
     @property
     def is_even(self) -> bool:
-        """Whether lanes serve equally many nodes of a row, where the first one serves its own."""
+        """True if lanes serve equally many nodes of a row, where the first one serves its own."""
         return self.nodes % self.lanes == 0 and self.lanes > 1
 
     def resource(self, slot: int) -> int:
-        """What the message to a node of the row occupies: the first lane has one less, if it serves its own node."""
+        """Kind of resource that the message to a node of the row occupies: the first lane has one less, if it serves its own node."""
         return ASIDE if self.is_even and slot % self.lanes == 0 else ACROSS
 
     def __str__(self) -> str:
@@ -74,7 +72,7 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class LaneGrid:
-    """What is done.
+    """Legs over a grid of nodes, and exchanges inside them.
 
     Attributes
     ----------
@@ -115,7 +113,7 @@ def grids(cluster: LaneCluster, pieces: tuple[int, ...]) -> Iterator[LaneGrid]:
         return
     doubling = (2,) * (width.bit_length() - 1)
     ways = [(doubling, False), (doubling, True), *([((width,), True)] if cluster.at_once > 1 else [])]
-    for scatters, left in _scatters(len(cluster.nodes), width, _MOST_SCATTERS):
+    for scatters, left in _scatters(len(cluster.nodes), width, PARAMS.most_grid_scatters):
         for exchanges in _exchanges(left, left, width):
             yield from (LaneGrid((*scatters, *exchanges), fans, dealt, pieces) for fans, dealt in ways)
 
@@ -151,11 +149,11 @@ def _fewest_lanes(row: int) -> int:
 def _lane_counts(row: int, width: int) -> list[int]:
     """Lanes that may serve a row: as many as there are nodes, or all, or half of them."""
     counts = {min(_fewest_lanes(row), width), width, max(1, width // 2)}
-    return sorted(lanes for lanes in counts if lanes <= row <= _MOST_TURNS * lanes + 1)
+    return sorted(lanes for lanes in counts if lanes <= row <= PARAMS.most_grid_turns * lanes + 1)
 
 
 def grid_times(cluster: LaneCluster, grid: LaneGrid, chunk_bytes: float) -> GridTimes:
-    """When what is done, as node 0 sees it, where every rank has its pieces of so many bytes a chunk."""
+    """Times of all stages at node 0, where every rank has its pieces of so many bytes a chunk."""
     stages: list[Stage] = []
     rows, books = [], list(_books(cluster, grid, [0]))
     most = _most_chunks(cluster, books)
@@ -176,7 +174,7 @@ def _most_chunks(cluster: LaneCluster, books: Iterable[_Book]) -> int:
 
 
 def _step_us(cluster: LaneCluster, resource: int, step: Step, chunk_bytes: float, most: int) -> float:
-    """How long the rank sends that has most to send, if a message has so many chunks at most."""
+    """Time for which the rank sends that has most to send, if a message has so many chunks at most."""
     message_us = cluster.node_us if resource == INSIDE else cluster.lane_us
     more_us = message_us(0.0)
     busy_us: dict[int, float] = {}
@@ -216,7 +214,7 @@ def _chunks(spans: Sequence[ChunkSpan]) -> tuple[int, ...]:
 
 
 def _books(cluster: LaneCluster, grid: LaneGrid, nodes: Sequence[int]) -> Iterator[_Book]:
-    """What is done to each piece by some nodes."""
+    """Stages of each piece at some nodes."""
     ranks = cluster.site.topology.num_ranks
     ends = [sum(grid.pieces[:number]) * ranks for number in range(len(grid.pieces) + 1)]
     for low, high in pairwise(ends):
@@ -227,7 +225,7 @@ def _books(cluster: LaneCluster, grid: LaneGrid, nodes: Sequence[int]) -> Iterat
 
 @dataclass(frozen=True, slots=True)
 class _GridStage:
-    """What is done at the same time: steps, and the acts that they wait for."""
+    """Steps that are done at the same time, and the stages that they wait for."""
 
     resource: int
     steps: Sequence[Step]
@@ -304,7 +302,7 @@ class _Book:
         ]
 
     def _from_groups(self, span: ChunkSpan, groups: int) -> Iterator[Want]:
-        """What every group has, wanted by the lanes of the same place in other groups."""
+        """Data of every group that the lanes of the same place in other groups want."""
         lanes = self.cluster.width // groups
         for group, lane in product(range(groups), range(lanes)):
             share = NodeShard(sliced(span, group, groups), frozenset([group * lanes + lane]))
@@ -411,7 +409,7 @@ class _Book:
 
 
 def _within(shares: Sequence[NodeShard], span: ChunkSpan) -> Iterator[NodeShard]:
-    """What of some shares lies in some chunks."""
+    """Parts of shards that lie in some chunks."""
     for share in shares:
         part = share.within(span)
         if part is not None:

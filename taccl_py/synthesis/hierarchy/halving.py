@@ -24,28 +24,19 @@ from taccl_py.solvers.sparse import SparseProgram
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.gather import hand_out
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE
+from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.stages import Stage, keep_order, schedule_stages
 from taccl_py.synthesis.sizes import ConstraintRows, apportion
 from taccl_py.synthesis.templates.moves import Moves, TemplateMessage, shifted, turned
-from taccl_py.synthesis.templates.packing import MOST_PACKED_BYTES
+from taccl_py.synthesis.templates.params import PARAMS as TEMPLATE_PARAMS
 from taccl_py.synthesis.templates.patterns import DOUBLING
+from taccl_py.tolerances import DIGITS
 from taccl_py.units import BYTES_PER_MB
-
-# Numbers of pieces, of messages of the last step and of the one before it that are tried.
-_PIECES, _MESSAGES, _BEFORE = (1, 2, 3, 4), (1, 2, 3, 4, 5, 6, 8), (1, 2, 3)
-# Each message of a step is so much smaller than the one before it, before the linear program says how much.
-_SHRINKS = 0.6
-# How often sizes are found for an order, and how many of the shapes they are found for.
-_ROUNDS, _MOST_SIZED = 3, 64
-# And of how many of them chunks are made.
-_MOST_CUT = 8
-# Chunks of a share, at most, and what more of them must gain.
-_MOST_CHUNKS, _WORTH = 32, 0.003
 
 
 @dataclass(frozen=True, slots=True)
 class HalvingShape:
-    """What is done, but for sizes.
+    """Stages of halving and doubling, without sizes.
 
     Attributes
     ----------
@@ -70,11 +61,11 @@ class HalvingShape:
         return 1 + sum(self.messages)
 
     def column(self, piece: int, step: int, message: int) -> int:
-        """Where the size of a message is."""
+        """Column of a message's size."""
         return piece * self.columns + 1 + sum(self.messages[:step]) + message
 
     def of_step(self, piece: int, step: int) -> range:
-        """Where the sizes of a step's messages are."""
+        """Columns of the sizes of a step's messages."""
         return range(self.column(piece, step, 0), self.column(piece, step, self.messages[step]))
 
 
@@ -142,7 +133,7 @@ class Halving:
 
     @property
     def end_us(self) -> float:
-        """When all should be done."""
+        """Time when all should be done."""
         return max(stage.end_us for stage in self.stages)
 
     @property
@@ -181,12 +172,12 @@ def halvings(
     )
     over = limits.countdown()
     sized: list[Sized] = []
-    for shape in shapes[:_MOST_SIZED]:
+    for shape in shapes[: PARAMS.most_halvings_sized]:
         sized.append(planner.sized(shape, limits))
         if over():
             break
     sized.sort(key=lambda each: each.end_us)
-    for each in sized[:_MOST_CUT]:
+    for each in sized[: PARAMS.most_halvings_cut]:
         found = planner.cut(each, counts)
         if found is not None:
             yield found
@@ -194,12 +185,14 @@ def halvings(
 
 def _shapes(cluster: LaneCluster, insides: Sequence[str]) -> Iterator[HalvingShape]:
     powers = len(cluster.nodes).bit_length()
-    for inside, power, pieces in product(insides, range(powers), _PIECES):
+    for inside, power, pieces in product(insides, range(powers), PARAMS.halving_pieces):
         steps = powers - 1 - power
         if not steps:
             yield HalvingShape(1 << power, (), pieces, inside)
             continue
-        for last, before in product(_MESSAGES, _BEFORE if steps > 1 else _BEFORE[:1]):
+        for last, before in product(
+            PARAMS.halving_last_messages, PARAMS.halving_messages if steps > 1 else PARAMS.halving_messages[:1]
+        ):
             if last >= before:
                 yield HalvingShape(1 << power, (*[1] * (steps - 2), *[before][: steps - 1], last), pieces, inside)
 
@@ -250,7 +243,7 @@ class _Planner:
         block = self.lane_bytes / self.groups(shape) / shape.pieces
         piece = [block]
         for step, number in enumerate(shape.messages):
-            weights = [_SHRINKS**turn for turn in range(number)]
+            weights = [PARAMS.halving_shrink**turn for turn in range(number)]
             piece += [(block * (1 << step)) * weight / sum(weights) for weight in weights]
         return piece * shape.pieces
 
@@ -261,7 +254,7 @@ class _Planner:
         end_us = schedule_stages(stages)
         best = Sized(end_us, shape, sizes, _order(stages))
         order = best.order
-        for _ in range(_ROUNDS):
+        for _ in range(PARAMS.halving_rounds):
             found = self._best_sizes(shape, sizes, order, limits)
             if found is None:
                 break
@@ -292,13 +285,13 @@ class _Planner:
         found: list[Halving] = []
         shape = sized.shape
         for count in counts:
-            units = self._units(shape, sized.sizes, count) if count <= _MOST_CHUNKS else None
+            units = self._units(shape, sized.sizes, count) if count <= PARAMS.most_halving_chunks else None
             if units is not None:
                 chunk_bytes = self.lane_bytes / (len(self.cluster.nodes) * self.cluster.sharing * count)
                 stages = self.stages(shape, [chunk_bytes * number for number in units], units)
                 keep_order(stages, sized.order)
                 found.append(Halving(shape, tuple(units), count, _tasks(shape)[1], tuple(stages)))
-        limit_us = min((each.end_us for each in found), default=0.0) * (1 + _WORTH)
+        limit_us = min((each.end_us for each in found), default=0.0) * (1 + PARAMS.least_halving_gain)
         return next((each for each in found if each.end_us <= limit_us), None)
 
     def _units(self, shape: HalvingShape, sizes: Sequence[float], count: int) -> list[int] | None:
@@ -326,7 +319,7 @@ class _Planner:
             return tuple(cluster.node_us(num_bytes) for _ in range(turns))
         steps = []
         for together in (1 << step for step in range(size.bit_length() - 1)):
-            runs = min(together, -(-int(num_bytes * together) // MOST_PACKED_BYTES))
+            runs = min(together, -(-int(num_bytes * together) // TEMPLATE_PARAMS.most_packed_bytes))
             steps.append(cluster.node_us(num_bytes * together) + (max(1, runs) - 1) * cluster.node_us(0.0))
         return tuple(steps)
 
@@ -365,7 +358,7 @@ class _Planner:
         optimum = program.solve(limits)
         if optimum is None:
             return None
-        return [max(float(value), 1e-9) * BYTES_PER_MB for value in optimum.values[: len(sizes)].round(6)]
+        return [max(float(value), 1e-9) * BYTES_PER_MB for value in optimum.values[: len(sizes)].round(DIGITS)]
 
 
 def _tasks(shape: HalvingShape) -> tuple[list[HalvingStage], tuple[PieceStages, ...]]:

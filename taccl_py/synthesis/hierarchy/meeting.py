@@ -59,7 +59,7 @@ class NodeShard:
     early: frozenset[int] = frozenset()
 
     def within(self, span: ChunkSpan) -> NodeShard | None:
-        """What of it lies in some chunks."""
+        """Part of it that lies in some chunks."""
         common = ChunkSpan(max(self.span.low, span.low), min(self.span.high, span.high))
         return replace(self, span=common) if common.low < common.high else None
 
@@ -80,7 +80,7 @@ def sliced(span: ChunkSpan, index: int, number: int) -> ChunkSpan:
 
 @dataclass(frozen=True)
 class NodeExchange:
-    """How the ranks of a node meet.
+    """Exchange of the ranks of a node.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ class NodeExchange:
         return found
 
     def early_steps(self, shares: Mapping[int, Sequence[NodeShard]]) -> tuple[list[Step], dict[int, list[NodeShard]]]:
-        """What lanes have early is added to what others will have, so that they cannot meet at different times; and what is left.
+        """Steps that add what lanes have early to what others will have, so that they cannot meet at different times; and the rest.
 
         For lanes that meet in pairs.
         """
@@ -156,7 +156,7 @@ class _Passing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Encounter:
-    """What lanes send when they meet, and who has a sum then."""
+    """Messages of lanes in a step of an exchange, and the ranks that have a sum then."""
 
     passings: tuple[_Passing, ...]
     after: frozenset[int]

@@ -82,7 +82,7 @@ def ways_to_hear(num_nodes: int, lanes: int = 1) -> list[Rounds]:
 
 
 def _fans(num_nodes: int) -> list[tuple[int, ...]]:
-    """How many nodes to hear from in each round, for every number of rounds."""
+    """Numbers of nodes to hear from in each round, for every number of rounds."""
     found = []
     for number in range(1, math.ceil(math.log2(num_nodes)) + 1):
         fan = math.ceil(round(num_nodes ** (1 / number), 9)) - 1
@@ -215,7 +215,7 @@ class _RoundLasts:
 
 
 def _lasting(cluster: LaneCluster, outline: Outline, load: RankLoad) -> list[_RoundLasts]:
-    """How long everything takes for a piece: what ranks have at first, which nothing brings, and then each round."""
+    """Times of all steps of a piece: those of what ranks have at first, which nothing brings, and then of each round."""
 
     def handing(across_us: float, load: RankLoad, runs: int) -> _RoundLasts:
         steps = inside_steps(cluster, outline.inside, load, runs)
@@ -239,7 +239,7 @@ def _lasting(cluster: LaneCluster, outline: Outline, load: RankLoad) -> list[_Ro
 
 @dataclass(frozen=True, slots=True)
 class RankLoad:
-    """What one rank hands out.
+    """Chunks that one rank hands out.
 
     Attributes
     ----------
@@ -291,7 +291,7 @@ def inside_steps(cluster: LaneCluster, inside: str, load: RankLoad, blocks: int)
 
 
 def _near_steps(cluster: LaneCluster, outline: Outline, steps: int) -> int:
-    """How many of a wave's steps it takes until the ranks that share out lanes have each other's parts."""
+    """Number of a wave's steps until the ranks that divide a lane's data have each other's parts."""
     if not cluster.is_even or outline.inside == PATHS:
         return steps
     return outline.spread.bit_length() - 1 if outline.inside == DOUBLING else outline.spread - 1

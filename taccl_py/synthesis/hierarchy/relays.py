@@ -17,21 +17,16 @@ import numpy as np
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds.passage import LatencyMachine
+from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.models.relay_cover import Relay, choose_relays
 from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
+from taccl_py.tolerances import ABSOLUTE_US, FINE_DIGITS
 from taccl_py.topology.model import Topology
-
-# Larger machines are not for this.
-_MOST_RANKS, _MOST_RELAYS = 64, 8000
-_SECONDS = 5.0
-# Times are compared as if they were rounded to so many digits.
-_DIGITS = 9
-_SLACK_US = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """How a rank of a node gets something: from whom (None if it brings it), and when that begins and ends."""
+    """Arrival of data at a rank of a node: its sender (None if it comes from another node), start and end."""
 
     before: int | None
     start_us: float
@@ -59,7 +54,7 @@ class Relays:
     @staticmethod
     def of(topology: Topology, limits: Limits) -> Relays | None:
         """Find the soonest; None where nodes are not alike, or none are found in time or before something could cross twice."""
-        if topology.num_nodes < 2 or topology.num_ranks > _MOST_RANKS:
+        if topology.num_nodes < 2 or topology.num_ranks > PARAMS.most_relay_ranks:
             return None
         passage = LatencyMachine.of(topology)
         alike = alike_links(passage)
@@ -71,9 +66,9 @@ class Relays:
             if deadline.left <= 0 or limits.stop.is_set():
                 return None
             cover = passage.cover(links, time_us, until_us=0.0, alike=alike)
-            if len(cover.relays) > _MOST_RELAYS or time_us > passage.twice_us:
+            if len(cover.relays) > PARAMS.most_relays or time_us > passage.twice_us:
                 return None
-            chosen = choose_relays(cover, limits.within(min(_SECONDS, deadline.left)))
+            chosen = choose_relays(cover, limits.within(min(PARAMS.relay_seconds, deadline.left)))
             if chosen is not None:
                 return Relays(passage, chosen, time_us)
         return None
@@ -115,7 +110,7 @@ class Relays:
 
     @cached_property
     def _first_us(self) -> float:
-        """When the first of the messages arrives."""
+        """Time when the first of the messages arrives."""
         return min(self._arrival_us(relay) for relay in self.chosen)
 
     @cached_property
@@ -161,7 +156,9 @@ class Relays:
             if rank not in found:
                 found[rank] = Visit(None if before < 0 else before, start_us, end_us)
                 for step in self._inside[rank]:
-                    waits = end_us < self._first_us - _SLACK_US and end_us + step.least_us > self._first_us + _SLACK_US
+                    waits = (
+                        end_us < self._first_us - ABSOLUTE_US and end_us + step.least_us > self._first_us + ABSOLUTE_US
+                    )
                     begin_us = self._first_us if waits else end_us
                     heapq.heappush(queue, (begin_us + step.least_us, rank, step.dst, begin_us))
         return found
@@ -177,7 +174,7 @@ class _RelayStep:
 
 @dataclass(frozen=True, slots=True)
 class RelayPiece:
-    """What a rank of the first node has for another; both the same where it is for all."""
+    """Data of a rank of the first node for another; both the same where it is for all."""
 
     src: int
     dst: int
@@ -211,7 +208,9 @@ class _RelayWriter:
     def hand(self, rank: int, visit: Visit, piece: RelayPiece) -> None:
         """A piece to a rank."""
         if visit.before is not None:
-            hop = _RelayMessage(round(visit.start_us, _DIGITS), round(visit.end_us, _DIGITS), visit.before, rank)
+            hop = _RelayMessage(
+                round(visit.start_us, FINE_DIGITS), round(visit.end_us, FINE_DIGITS), visit.before, rank
+            )
             self._carried.setdefault(hop, {})[piece] = None
 
     def follow(self, visits: Mapping[int, Visit], rank: int, piece: RelayPiece) -> None:
@@ -258,7 +257,7 @@ def alike_links(passage: LatencyMachine) -> dict[int, tuple[int, ...]]:
         same = [topology.links_between.get((image[ends.src], image[ends.dst]), ()) for image in images]
         lane = topology.lane[link]
         if all(lane < len(links) for links in same):
-            costs = {round(float(net.least_message_us[links[lane]]), _DIGITS) for links in same}
+            costs = {round(float(net.least_message_us[links[lane]]), FINE_DIGITS) for links in same}
             if len(costs) == 1:
                 found[link] = tuple(links[lane] for links in same)
     return found

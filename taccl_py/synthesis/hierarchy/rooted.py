@@ -56,7 +56,7 @@ class NodeStep:
 
 
 def course_rounds(num_nodes: int, between: str, number: int) -> list[list[NodeStep]]:
-    """Who tells whom in each round, of the piece of this number."""
+    """Senders and receivers of each round, for the piece of this number."""
     if between == CHAIN:
         return [[NodeStep(node, node + 1)] for node in range(num_nodes - 1)]
     if between == TWO_TREES:

@@ -107,7 +107,7 @@ class _ShardPlan:
                 self._send(source[rail], node[rail], (other,))
 
     def _hand_out(self, node: Sequence[int], given: Mapping[int, tuple[int, ...]], inside: str) -> None:
-        """What ranks of a node hold to all others of it."""
+        """Send what ranks of a node hold to all others of it."""
         held = dict(given)
         if inside == DOUBLING:
             step = 1

@@ -37,11 +37,11 @@ class Stage:
 
     @property
     def end_us(self) -> float:
-        """When it has arrived."""
+        """Time when it has arrived."""
         return self.start_us + sum(self.step_us)
 
     def starts_us(self) -> list[float]:
-        """When each of its steps starts."""
+        """Starts of its steps."""
         found, at = [], self.start_us
         for step in self.step_us:
             found.append(at)

@@ -11,16 +11,12 @@ from itertools import combinations
 
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds.passage import LatencyMachine
+from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.relays import alike_links
 from taccl_py.synthesis.models.cp_sums import SumPlan, exchange_sums
 from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
+from taccl_py.tolerances import RELATIVE
 from taccl_py.topology.model import Topology
-
-# Larger nodes, and nodes of which more hubs are needed, are not for this.
-_MOST_RANKS, _MOST_GROUPS = 16, 4
-# Work of the solver for one number of hubs, and the most seconds.
-_WORK, _SECONDS = 8.0, 20.0
-_PRECISION = 1e-9
 
 
 @dataclass(frozen=True)
@@ -50,7 +46,11 @@ class SumExchange:
         """Find one; None where nodes are not two alike with one sort of links and a NIC for each rank, or none is found in time."""
         passage = LatencyMachine.of(topology)
         nodes = topology.node_ranks
-        if len(nodes) != 2 or len(nodes[0]) > _MOST_RANKS or not _has_own_ports(topology, passage.crossing):
+        if (
+            len(nodes) != 2
+            or len(nodes[0]) > PARAMS.most_exchange_ranks
+            or not _has_own_ports(topology, passage.crossing)
+        ):
             return None
         alike = alike_links(passage)
         neighbours = _neighbours(topology)
@@ -61,13 +61,13 @@ class SumExchange:
         if neighbours is None or not everyone or len(hop_us) != 1 or len(across_us) != 1 or 0.0 in hop_us:
             return None
         (hop,), (across,) = hop_us, across_us
-        rounds = int((hop + across) / hop * (1 + _PRECISION))
+        rounds = int((hop + across) / hop * (1 + RELATIVE))
         deadline = limits.deadline()
-        for groups in range(1, _MOST_GROUPS + 1):
+        for groups in range(1, PARAMS.most_exchange_groups + 1):
             if deadline.left <= 0 or limits.stop.is_set():
                 return None
             if _may_suffice(neighbours, groups):
-                within = limits.within(min(_SECONDS, deadline.left), _WORK)
+                within = limits.within(min(PARAMS.exchange_seconds, deadline.left), PARAMS.exchange_work)
                 plan = exchange_sums(neighbours, rounds, groups, within)
                 if plan is not None:
                     return SumExchange(nodes, neighbours, hop, across, plan)
@@ -75,7 +75,7 @@ class SumExchange:
 
     @property
     def end_us(self) -> float:
-        """When all is done."""
+        """Time when all is done."""
         return 3 * self.hop_us + self.across_us
 
     def moves(self, num_chunks: int) -> Moves:
@@ -106,7 +106,7 @@ class SumExchange:
 
 
 def _has_own_ports(topology: Topology, crossing: tuple[int, ...]) -> bool:
-    """Whether messages between nodes that have neither their senders nor their receivers in common share no port."""
+    """True if messages between nodes that have neither their senders nor their receivers in common share no port."""
     users: dict[int, list[int]] = {}
     for link in crossing:
         for port in topology.links[link].ports:
@@ -126,6 +126,6 @@ def _neighbours(topology: Topology) -> tuple[tuple[int, ...], ...] | None:
 
 
 def _may_suffice(neighbours: tuple[tuple[int, ...], ...], hubs: int) -> bool:
-    """Whether so many ranks exist that every other one is next to one of them."""
+    """True if so many ranks exist that every other one is next to one of them."""
     near = [{rank, *ranks} for rank, ranks in enumerate(neighbours)]
     return any(len(set().union(*chosen)) == len(near) for chosen in combinations(near, hubs))

@@ -13,14 +13,10 @@ from itertools import accumulate, pairwise
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.gather import hand_out
 from taccl_py.synthesis.hierarchy.outline import INSIDE, RankLoad, inside_steps
+from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.stages import Stage
 from taccl_py.synthesis.sizes import apportion
 from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
-
-# With more nodes there are too many messages.
-_MOST_NODES = 16
-# Messages to the last node, how much smaller each is than the one before, and chunks that they are made of.
-_MESSAGES, _SHRINKS, _MOST_CHUNKS = range(1, 7), (0.45, 0.55, 0.65, 0.75, 0.85), 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +73,14 @@ def tapers(cluster: LaneCluster, insides: Sequence[str], share_bytes: float, cou
     counts
         Into how many chunks that may be cut.
     """
-    if not cluster.is_even or not cluster.site.linked_inside_nodes or len(cluster.nodes) > _MOST_NODES:
+    if not cluster.is_even or not cluster.site.linked_inside_nodes or len(cluster.nodes) > PARAMS.most_taper_nodes:
         return
-    for number in _MESSAGES:
+    for number in PARAMS.taper_messages:
         cuts = {
             tuple(apportion([shrinks**turn for turn in range(number)], count))
-            for shrinks in _SHRINKS
+            for shrinks in PARAMS.taper_shrinks
             for count in counts
-            if number <= count <= _MOST_CHUNKS
+            if number <= count <= PARAMS.most_taper_chunks
         }
         found = [
             Taper(inside, parts, _legs(cluster, inside, parts, share_bytes)[-1].handed.end_us)
@@ -115,7 +111,7 @@ def taper_moves(cluster: LaneCluster, taper: Taper, share_bytes: float) -> Moves
 
 
 def _legs(cluster: LaneCluster, inside: str, parts: Sequence[int], share_bytes: float) -> list[_TaperLeg]:
-    """What is sent and handed out in turn, the first of it what the node has itself."""
+    """Messages that are sent and handed out in turn, after what the node has itself."""
     count, nodes = sum(parts), len(cluster.nodes)
     ends = list(accumulate(parts, initial=0))
     legs: list[_TaperLeg] = []

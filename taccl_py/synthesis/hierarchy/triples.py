@@ -19,15 +19,13 @@ from dataclasses import dataclass
 
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.gather import Numbering
+from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
-
-# Halvings of the time by which the second messages must have arrived.
-_HALVINGS = 30
 
 
 @dataclass(frozen=True, slots=True)
 class LanePart:
-    """What a lane brings to a node, in shares of ranks on the ring as the node sees it, and from whom.
+    """Shards that a lane brings to a node, by their ranks on the ring as the node sees it, and their sender.
 
     Share ``q`` is that of lane ``q mod w`` of the node ``q div w`` places on.
 
@@ -98,7 +96,7 @@ class Triples:
 
 @dataclass(frozen=True)
 class _LaneClock:
-    """When things are done, in nodes of w lanes.
+    """Times of the three messages of lanes, in nodes of w lanes.
 
     Attributes
     ----------
@@ -159,13 +157,13 @@ class _LaneClock:
         return best
 
     def triples(self, third: int) -> Triples | None:
-        """Those with so many shares in the third round; None if the second one cannot bring the others."""
+        """Triples with so many shards in the third round; None if the second one cannot bring the others."""
         wanted = self.left - third
         least_us = self.doubled_us
         low_us, high_us = least_us, least_us + self.inside_us[self.side] + self.lane_us[self.stock]
         if wanted > 0 and self._brought(high_us, wanted) is None:
             return None
-        for _ in range(_HALVINGS):
+        for _ in range(PARAMS.triple_halvings):
             middle_us = (low_us + high_us) / 2
             low_us, high_us = (low_us, middle_us) if self._brought(middle_us, wanted) else (middle_us, high_us)
         second = self._brought(high_us, wanted)
@@ -191,7 +189,7 @@ class _LaneClock:
         return total
 
     def _brought(self, end_us: float, wanted: int) -> tuple[LanePart, ...] | None:
-        """What lanes bring by a time, one after the other as much as they can; None if that is not enough."""
+        """Parts that lanes bring by a time, one after the other as much as they can; None if that is not enough."""
         low = self.width + self.side
         last, parts = low + wanted, list[LanePart]()
         for lane in range(self.width):
@@ -201,7 +199,7 @@ class _LaneClock:
         return tuple(parts) if low == last else None
 
     def _parts(self, lane: int, low: int, sizes: Sequence[int]) -> Iterator[LanePart]:
-        """What a lane may bring from some share on, of which the sender has most from its own side."""
+        """Parts that a lane may bring from some shard on, most of which the sender has from its own side."""
         for size in sizes:
             high = low + size
             if lane < self.width // 2:
@@ -214,7 +212,7 @@ class _LaneClock:
                 yield LanePart(low, high, ahead, max(0, other) if size else 0)
 
     def _fits(self, part: LanePart, end_us: float) -> bool:
-        """Whether it arrives by a time."""
+        """True if it arrives by a time."""
         if not part.size:
             return True
         before_us = self.inside_us[part.other] if part.other else 0.0
@@ -249,7 +247,7 @@ class _TripleWriter:
         self._second_end_us = max(*arrivals, self._told_us + inside[clock.side - min(others)])
 
     def write(self, node: int) -> None:
-        """What one node sends."""
+        """Write the messages of one node."""
         now = self._exchange(node, 0.0, [(lane, lane + 1) for lane in range(self._width)])
         self._first(node, now)
         now += self._clock.lane_us[self._width]
@@ -306,7 +304,7 @@ class _TripleWriter:
             self._cross(node, lane, LanePart(low, high, ahead, 0), start, start + self._clock.lane_us[self._width])
 
     def _tell(self, node: int) -> None:
-        """What one half of the lanes knows to the other one: first what that needs for its second messages."""
+        """Send what one half of the lanes knows to the other one: first what that needs for its second messages."""
         ranks, side, width = self._carriers[node], self._clock.side, self._width
         rest_us = self._second_end_us
         for lane, part in enumerate(self._triples.second):
@@ -318,7 +316,7 @@ class _TripleWriter:
             self._add(from_rank, rank, self._chunks(node, *rest), self._told_us, rest_us)
 
     def _second_us(self, part: LanePart) -> tuple[float, float]:
-        """When a second message leaves and arrives."""
+        """Times when a second message leaves and arrives."""
         start = self._doubled_us + (self._clock.inside_us[part.other] if part.other else 0.0)
         return start, start + self._clock.lane_us[part.size]
 

@@ -14,19 +14,13 @@ from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.hierarchy.alltoall import Shuttle, alltoall_moves, shuttle_us
 from taccl_py.synthesis.hierarchy.bundles import Bundles
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
-from taccl_py.synthesis.hierarchy.delegates import (
-    MOST_RANKS,
-    DelegateTimes,
-    Delegation,
-    delegate_moves,
-    delegate_times,
-    spreads,
-)
+from taccl_py.synthesis.hierarchy.delegates import DelegateTimes, Delegation, delegate_moves, delegate_times, spreads
 from taccl_py.synthesis.hierarchy.exchange import exchange_moves, exchange_stages
 from taccl_py.synthesis.hierarchy.gather import allgather_moves, by_piece, by_share
 from taccl_py.synthesis.hierarchy.grid import GridTimes, LaneGrid, grid_moves, grid_times, grids
 from taccl_py.synthesis.hierarchy.halving import Halving, halving_moves, halvings
 from taccl_py.synthesis.hierarchy.outline import PATHS, Outline, OutlineTimeline, insides, timeline, ways_to_hear
+from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.relays import Relays
 from taccl_py.synthesis.hierarchy.rooted import (
     CHAIN,
@@ -49,20 +43,6 @@ from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.synthesis.uneven import usable_counts
 from taccl_py.topology.model import Topology
 from taccl_py.units import MAX_CHUNK_COPIES
-
-# Into which pieces data is cut: equal ones, and such that the first or the last piece, or both, are small.
-_PIECES = (
-    (1,), (1, 1), (2, 1), (3, 1), (5, 1), (1, 1, 1), (1, 2, 1), (4, 2, 1), (1, 1, 1, 1), (1, 2, 2, 1), (4, 3, 2, 1),
-    (1, 2, 3, 2, 1), (1, 3, 4, 3, 1), (6, 4, 3, 2, 1), (1,) * 6, (1, 2, 3, 3, 2, 1), (1,) * 8, (1, 2, 2, 2, 2, 2, 2, 1), (1,) * 12,
-    (1,) * 16,
-)  # fmt: skip
-# Where nodes pass on what they get, the last one waits for many messages; the more pieces, the shorter they are.
-_PASSED_ON = tuple((1,) * count for count in (32, 64, 128))
-_POWERS = (1, 2, 4, 8, 16, 32, 64)
-# Copies of chunks on all ranks up to which pieces are cut.
-_MOST_COPIES = 4_000_000
-# Grids of nodes that are written out at most, and so many again of them in pieces.
-_MOST_GRIDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +105,7 @@ def _cluster(topology: Topology, share_bytes: float) -> LaneCluster | None:
     return LaneCluster.of(TemplateSite(topology, share_bytes))
 
 
-def _pieces(demand: Demand, unit: int = 1, known: Sequence[tuple[int, ...]] = _PIECES) -> Iterator[tuple[int, ...]]:
+def _pieces(demand: Demand, unit: int = 1, known: Sequence[tuple[int, ...]] = PARAMS.cuts) -> Iterator[tuple[int, ...]]:
     """Cuts with at most as many chunks as can be written down; each piece has so many chunks for each unit of its length."""
     ranks = demand.topology.num_ranks
     for pieces in known:
@@ -133,7 +113,7 @@ def _pieces(demand: Demand, unit: int = 1, known: Sequence[tuple[int, ...]] = _P
         copies = count * (ranks if demand.kind in (Kind.BROADCAST, Kind.REDUCE) else ranks * ranks)
         if demand.chunks_per_rank not in (None, count) or copies > MAX_CHUNK_COPIES:
             continue
-        if copies <= _MOST_COPIES or count == unit:
+        if copies <= PARAMS.most_copies or count == unit:
             yield pieces
     wanted = demand.chunks_per_rank
     if wanted is not None and wanted % unit == 0 and not any(sum(pieces) * unit == wanted for pieces in known):
@@ -154,7 +134,7 @@ def _spreads(cluster: LaneCluster, inside: str, widest: int) -> list[int]:
     """Numbers of lanes that may share out at most so many nodes of a round."""
     if not cluster.is_even or inside == PATHS:
         return [1]
-    return [lanes for lanes in _POWERS if cluster.width % lanes == 0 and lanes < 2 * widest]
+    return [lanes for lanes in PARAMS.lane_counts if cluster.width % lanes == 0 and lanes < 2 * widest]
 
 
 def _gathers(demand: Demand, cluster: LaneCluster, *, reduce: bool) -> Iterator[HierarchyStrategy]:
@@ -285,9 +265,9 @@ def _grids(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrategy]:
     first, *others = [*_pieces(demand)] or [()]
     whole = [(found(grid), grid) for grid in grids(cluster, first)] if first else []
     whole.sort(key=lambda each: each[0].estimate_us)
-    yield from (way for way, _ in whole[:_MOST_GRIDS])
-    cut = [found(replace(grid, pieces=pieces)) for _, grid in whole[:_MOST_GRIDS] for pieces in others]
-    yield from sorted(cut, key=lambda way: way.estimate_us)[:_MOST_GRIDS]
+    yield from (way for way, _ in whole[: PARAMS.most_grids])
+    cut = [found(replace(grid, pieces=pieces)) for _, grid in whole[: PARAMS.most_grids] for pieces in others]
+    yield from sorted(cut, key=lambda way: way.estimate_us)[: PARAMS.most_grids]
 
 
 def _broadcasts(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrategy]:
@@ -301,7 +281,7 @@ def _broadcasts(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrat
     for inside in insides(cluster):
         # Between two nodes all are the same.
         for between in (CHAIN, TREE, TWO_TREES)[: 3 if len(cluster.nodes) > 2 else 1]:
-            cuts = _PIECES if between == TREE else (*_PIECES, *_PASSED_ON)
+            cuts = PARAMS.cuts if between == TREE else (*PARAMS.cuts, *PARAMS.chain_cuts)
             for pieces in _pieces(demand, cluster.width, cuts):
                 course = BroadcastVariant(between, inside, pieces)
                 chunk_bytes = demand.size_bytes / (sum(pieces) * cluster.width)
@@ -343,7 +323,7 @@ def _delegations(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStra
     def write(delegation: Delegation, times: DelegateTimes) -> TemplatePlan | None:
         return _plan(delegation.name, 1, delegate_moves(cluster, delegation, times))
 
-    if demand.chunks_per_rank not in (None, 1) or max(map(len, cluster.nodes)) > MOST_RANKS:
+    if demand.chunks_per_rank not in (None, 1) or max(map(len, cluster.nodes)) > PARAMS.most_delegate_ranks:
         return
     pair_bytes = demand.chunk_bytes(demand.collective(1))
     others = len(cluster.nodes) - 1
@@ -371,7 +351,7 @@ def _bundles(demand: Demand, cluster: LaneCluster, limits: Limits) -> Iterator[H
 
 
 def _is_small(demand: Demand, site: TemplateSite) -> bool:
-    """Whether everything in one chunk a rank is a small message, and nodes are sparse."""
+    """True if everything in one chunk a rank is a small message, and nodes are sparse."""
     whole_bytes = demand.size_bytes if demand.kind is Kind.ALLREDUCE else site.chunk_bytes * site.topology.num_ranks
     return demand.chunks_per_rank in (None, 1) and not site.linked_inside_nodes and site.all_small(whole_bytes)
 

@@ -25,7 +25,9 @@ from taccl_py.synthesis.matching.exchange import exchange
 from taccl_py.synthesis.matching.fabric import Fabric
 from taccl_py.synthesis.matching.flood import ChunkPriority, FloodRule, flood
 from taccl_py.synthesis.matching.growth import GrownMessage
+from taccl_py.synthesis.matching.params import PARAMS
 from taccl_py.synthesis.matching.regrow import RegrowTask, regrown
+from taccl_py.synthesis.params import COMMON
 from taccl_py.topology.model import Topology
 from taccl_py.work import count_seconds, work_set_aside
 
@@ -38,11 +40,6 @@ ROUTED = {
     Kind.ALLREDUCE: Kind.ALLGATHER,
     Kind.ALLTOALL: Kind.ALLTOALL,
 }
-# Bits that are looked at for each choice of the rarest chunk; beyond this many, chance has to do.
-_MOST_COUNTED = 200_000
-# Messages of attempts together from which on it pays to start processes, which takes a second or two.
-_WORTH_PROCESSES = 40_000
-_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +98,7 @@ class Attempts:
         """
         # The first one is often as good as can be, and no processes are needed.
         is_alone = self._number == 1 and not self._scheduler
-        here = len(attempts) if is_alone or messages * (len(attempts) - 1) < _WORTH_PROCESSES else 1
+        here = len(attempts) if is_alone or messages * (len(attempts) - 1) < PARAMS.least_process_messages else 1
         for attempt in attempts[:here]:
             yield carry_out(self._demand, attempt, self._over)
         if here == len(attempts):
@@ -127,7 +124,7 @@ class Attempts:
         if self._limits.by_work and self._over():  # whoever is done by now
             return None
         while not future.done():
-            wait([future], _POLL_SECONDS)
+            wait([future], COMMON.poll_seconds)
             if self._over():
                 workers.stop()
                 future.cancel()
@@ -181,7 +178,7 @@ def _routed(demand: Demand, topology: Topology, attempt: MatchingVariant, over: 
         hops = exchange(fabric, attempt.cuts, range(topology.num_ranks))
     else:
         counted = len(topology.links) * collective.num_chunks
-        choice = ChunkPriority.CHANCE if counted > _MOST_COUNTED else ChunkPriority.RAREST
+        choice = ChunkPriority.CHANCE if counted > PARAMS.most_counted else ChunkPriority.RAREST
         hops = flood(fabric, collective.source, FloodRule(choice, attempt.thrifty, attempt.seed), over)
     if hops is None:
         return None

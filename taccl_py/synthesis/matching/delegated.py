@@ -9,18 +9,17 @@ from taccl_py.schedule.group import GroupSchedule
 from taccl_py.schedule.ir import Message
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
-from taccl_py.synthesis.hierarchy.delegates import MOST_RANKS, Delegation, delegate_times, root_moves, spreads
+from taccl_py.synthesis.hierarchy.delegates import Delegation, delegate_times, root_moves, spreads
 from taccl_py.synthesis.hierarchy.outline import insides
+from taccl_py.synthesis.hierarchy.params import PARAMS as HIERARCHY_PARAMS
 from taccl_py.synthesis.matching.fabric import resource_orbits
+from taccl_py.synthesis.matching.params import PARAMS
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.templates.moves import Moves, as_drafts, cut
 from taccl_py.synthesis.templates.packing import most_packed
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.model import Topology
 from taccl_py.topology.translations import Translations
-
-# The most promising ones are written out.
-_MOST = 4
 
 
 def delegated(demand: Demand) -> GroupSchedule | None:
@@ -33,12 +32,17 @@ def delegated(demand: Demand) -> GroupSchedule | None:
     rotation = _rotation(topology)
     group = Translations.of([rotation], topology.num_ranks) if rotation is not None else None
     orbits = resource_orbits(topology, group) if group is not None else None
-    if cluster is None or group is None or orbits is None or len(cluster.nodes[0]) > MOST_RANKS:
+    if (
+        cluster is None
+        or group is None
+        or orbits is None
+        or len(cluster.nodes[0]) > HIERARCHY_PARAMS.most_delegate_ranks
+    ):
         return None
     found = [(delegation, delegate_times(cluster, delegation, pair_bytes)) for delegation in _delegations(cluster)]
     found.sort(key=lambda each: each[1].end_us)
     schedules = []
-    for delegation, times in found[:_MOST]:
+    for delegation, times in found[: PARAMS.most_delegations]:
         base = _timed(topology, orbits, pair_bytes, root_moves(cluster, delegation, times))
         if base is not None:
             schedules.append(GroupSchedule(topology, demand.kind, 1, pair_bytes, group.generators, base))
@@ -58,7 +62,7 @@ def _rotation(topology: Topology) -> tuple[int, ...] | None:
 
 
 def _delegations(cluster: LaneCluster) -> Iterator[Delegation]:
-    """Those that wait for one turn at a time, as what comes from different nodes does not go on together."""
+    """Delegations that wait for one turn at a time, as data from different nodes does not share messages."""
     for spread, gathers, hands in product(spreads(cluster), insides(cluster), insides(cluster)):
         yield Delegation(spread, 1, gathers, hands, apart=True)
 

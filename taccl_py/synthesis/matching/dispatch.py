@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from taccl_py.schedule.ir import Message
+from taccl_py.synthesis.matching.params import PARAMS
+from taccl_py.tolerances import RELATIVE
 from taccl_py.topology.model import Topology
 from taccl_py.work import count_work
 
-_RELATIVE_PRECISION = 1e-9
-# Messages of one port that are looked at when the first one cannot go.
-_MOST_TRIED = 12
 _NEVER = float("inf")
 
 _Charges = tuple[tuple[int, tuple[float, float]], ...]
@@ -111,7 +110,7 @@ class _WaitingMessages(NamedTuple):
 
 @dataclass(slots=True)
 class _Queue:
-    """What waits for one port: the first ones in order, a heap of the others, and when it is looked at again."""
+    """Messages that wait for one port: the first ones in order, a heap of the others, and when it is looked at again."""
 
     front: list[_WaitingMessages] = field(default_factory=list)
     others: list[_WaitingMessages] = field(default_factory=list)
@@ -144,7 +143,7 @@ class _Dispatch:
                 count_work("timed", len(self._messages))
                 return self._messages
             stirred = {}
-            soon = events[0][0] * (1 + _RELATIVE_PRECISION)
+            soon = events[0][0] * (1 + RELATIVE)
             while events and events[0][0] <= soon:
                 now, _, port, barrier = heapq.heappop(events)
                 if barrier is None:
@@ -175,16 +174,16 @@ class _Dispatch:
 
     def _serve(self, port: int, now: float) -> None:
         """Start a message if one can start; else look again when what holds the first ones up is free."""
-        soon, free_us = now * (1 + _RELATIVE_PRECISION), self._free_us
+        soon, free_us = now * (1 + RELATIVE), self._free_us
         queue = self._queues[port]
         if free_us[port] > soon:
             if queue.again_us < free_us[port]:
                 self._look_again(queue, port, free_us[port])
             return
         front, others = queue.front, queue.others
-        while others and (len(front) < _MOST_TRIED or others[0].place < front[-1].place):
+        while others and (len(front) < PARAMS.most_tried or others[0].place < front[-1].place):
             insort(front, heapq.heappop(others))
-            if len(front) > _MOST_TRIED:
+            if len(front) > PARAMS.most_tried:
                 heapq.heappush(others, front.pop())
         again = _NEVER
         for number, (_, _, last, job) in enumerate(front):
@@ -220,7 +219,7 @@ class _Dispatch:
             heapq.heappush(self._events, (end, self._count, -1, job.tells))
 
     def _charges(self, link: int) -> _Charges:
-        """What a link uses, with alpha and beta."""
+        """Resources of a link, with alpha and beta."""
         found = self._known.get(link)
         if found is None:
             found = self._known[link] = tuple((resource, self._cost[resource]) for resource in self._resources[link])

@@ -32,28 +32,15 @@ from taccl_py.synthesis.matching.fabric import Fabric
 from taccl_py.synthesis.matching.later import LaterBound
 from taccl_py.synthesis.matching.least import least_us
 from taccl_py.synthesis.matching.owners import owner_schedule
+from taccl_py.synthesis.matching.params import PARAMS
 from taccl_py.synthesis.matching.rails import rail_schedule
 from taccl_py.synthesis.matching.regrow import affordable_tries
 from taccl_py.synthesis.matching.replicate import replicate, why_not
 from taccl_py.synthesis.uneven import fit_to_size, usable_counts
+from taccl_py.tolerances import RELATIVE
 from taccl_py.topology.translations import translations_of
 
 _BY_RAILS = (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE)
-# Chunks on all ranks up to which blocks are put into buffers one by one; and how near to the bound something else may be found
-# that rails would not beat.
-_MOST_BY_RAILS = 1_000_000
-_CLOSE = 1.1
-_TOLERANCE = 1e-9
-# Numbers of chunks to try. Messages of one attempt up to which finer cuts and further attempts are made, in all.
-_CUTS = (1, 2, 4, 8, 16, 32)
-_WORK = 80_000
-_MOST_STARTS = 24
-# Hops of an AllToAll without symmetry, whose ways are chosen one by one.
-_MOST_WAYS = 40_000
-# Messages that are put into another order in the end, and in all attempts together.
-_MOST_REORDERED = 60_000
-# Other schedules for which unequal sizes of chunks are looked for: their number, messages, and how much slower they may be.
-_MOST_RUNNERS_UP, _MOST_RESIZED, _NEAR = 2, 2_000, 1.25
 
 
 def synthesize_greedy(demand: Demand, options: Options, events: Events) -> Synthesis:
@@ -66,7 +53,7 @@ def synthesize_greedy(demand: Demand, options: Options, events: Events) -> Synth
     run = _MatchingRun(demand, options, events)
     answer = run.answer()
     count, fits = answer.schedule.collective.chunks_per_rank, usable_counts(demand)
-    if len(answer.schedule.messages) > _MOST_REORDERED or (answer.proof is Proof.OPTIMAL and count in fits):
+    if len(answer.schedule.messages) > PARAMS.most_reordered or (answer.proof is Proof.OPTIMAL and count in fits):
         return answer
     return fit_to_size(answer, demand, options.limits.within(run.deadline.left))
 
@@ -113,7 +100,7 @@ class _MatchingRun:
             if best is None or (other is not None and other.makespan_us < best.makespan_us):
                 best = other
         may_improve = best is not None and not self._is_enough(best) and not self._over()
-        if best is not None and may_improve and len(best.messages) <= _MOST_REORDERED:
+        if best is not None and may_improve and len(best.messages) <= PARAMS.most_reordered:
             with self._stage("order"):
                 best = reordered(best)
         if best is None:
@@ -126,10 +113,11 @@ class _MatchingRun:
         near = [
             found
             for found in self._found
-            if len(found.messages) <= _MOST_RESIZED and found.makespan_us <= _NEAR * best.makespan_us
+            if len(found.messages) <= PARAMS.most_resized_messages
+            and found.makespan_us <= PARAMS.resized_factor * best.makespan_us
         ]
         others = [found for found in near if found.collective != best.collective]
-        return tuple(sorted(others, key=lambda found: found.makespan_us)[:_MOST_RUNNERS_UP])
+        return tuple(sorted(others, key=lambda found: found.makespan_us)[: PARAMS.most_resized_runners_up])
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -145,11 +133,11 @@ class _MatchingRun:
         return self.limits.stop.is_set() or not self.deadline.left
 
     def _is_enough(self, found: Schedule) -> bool:
-        """Whether nothing better can be found: what is sent chunk by chunk cannot be received any faster."""
+        """True if nothing better can be found: what is sent chunk by chunk cannot be received any faster."""
         # Where blocks can go together there may be something better than chunk by chunk.
         alone = self.demand.topology.num_nodes == 1
         one_by_one_us = self._one_by_one_us(found.collective.chunks_per_rank) if alone else 0.0
-        return self.bound.is_reached_by(found.makespan_us) or found.makespan_us <= one_by_one_us * (1 + _TOLERANCE)
+        return self.bound.is_reached_by(found.makespan_us) or found.makespan_us <= one_by_one_us * (1 + RELATIVE)
 
     def _one_by_one_us(self, chunks_per_rank: int) -> float:
         """Time that messages of one chunk take at least."""
@@ -167,7 +155,7 @@ class _MatchingRun:
         return self._least_us[chunks_per_rank]
 
     def _may_be_resized(self, found: Schedule) -> bool:
-        """Whether chunks of unequal size may make something else the better one, as where ranks differ."""
+        """True if chunks of unequal size may make something else the better one, as where ranks differ."""
         return self._has_roles and not self.bound.is_reached_by(found.makespan_us)
 
     def _replicated(self) -> Schedule | None:
@@ -186,10 +174,14 @@ class _MatchingRun:
     def _by_rails(self, before: Schedule | None) -> Schedule | None:
         """Schedule by rails where nothing but bandwidth rules it out."""
         demand, size = self.demand, self.demand.topology.num_ranks
-        if demand.kind not in _BY_RAILS or demand.chunks_per_rank not in (None, 1) or size * size > _MOST_BY_RAILS:
+        if (
+            demand.kind not in _BY_RAILS
+            or demand.chunks_per_rank not in (None, 1)
+            or size * size > PARAMS.most_rail_chunks
+        ):
             return None
         chunk_bytes = demand.chunk_bytes(demand.collective(1))
-        if before is not None and before.makespan_us <= _CLOSE * self.bound.time_us:
+        if before is not None and before.makespan_us <= PARAMS.rail_gap_factor * self.bound.time_us:
             return None
         found = rail_schedule(demand.topology, demand.kind, chunk_bytes)
         if found is not None:
@@ -201,7 +193,7 @@ class _MatchingRun:
         demand = self.demand
         if demand.kind is not Kind.ALLREDUCE or demand.topology.chunk_costs:
             return None
-        if before is not None and before.makespan_us <= _CLOSE * self.bound.time_us:
+        if before is not None and before.makespan_us <= PARAMS.rail_gap_factor * self.bound.time_us:
             return None
         found = owner_schedule(demand.topology, demand.size_bytes, demand.chunks_per_rank)
         if found is not None:
@@ -240,7 +232,7 @@ class _MatchingRun:
         return best if improved is None or improved.makespan_us >= best.makespan_us else improved
 
     def _may_improve(self, found: Schedule) -> bool:
-        """Whether it is not too large for that."""
+        """True if it is not too large for that."""
         halves = 2 if self.demand.kind is Kind.ALLREDUCE else 1
         return affordable_tries(len(found.topology.links), len(found.messages) // halves) > 0
 
@@ -249,11 +241,13 @@ class _MatchingRun:
         number = self._starts(cuts)
         if self.demand.kind is Kind.ALLTOALL:
             return [
-                MatchingVariant(cuts, self.limits.seed, thrifty=True, most_reordered=_MOST_REORDERED, improved=True)
+                MatchingVariant(
+                    cuts, self.limits.seed, thrifty=True, most_reordered=PARAMS.most_reordered, improved=True
+                )
             ]
         # Every other one lets chunks go into a node several times, which pays where links inside it are the bottleneck.
         return [
-            MatchingVariant(cuts, self.limits.seed + start, start % 2 == 0, _MOST_REORDERED // number)
+            MatchingVariant(cuts, self.limits.seed + start, start % 2 == 0, PARAMS.most_reordered // number)
             for start in range(number)
         ]
 
@@ -265,8 +259,8 @@ class _MatchingRun:
 
     def _numbers_of_chunks(self, before: Schedule | None) -> list[int]:
         wanted = self.demand.chunks_per_rank
-        most = _MOST_WAYS if self.demand.kind is Kind.ALLTOALL else MOST_EXPANDED
-        if self._messages(wanted or 1) > most or (before is not None and self._messages(1) > _WORK):
+        most = PARAMS.most_exchange_messages if self.demand.kind is Kind.ALLTOALL else MOST_EXPANDED
+        if self._messages(wanted or 1) > most or (before is not None and self._messages(1) > PARAMS.most_matched):
             if before is None:
                 raise InputError(
                     f"{self.demand.kind} on {self.demand.topology.name} has {self._messages(wanted or 1)} messages without its "
@@ -275,7 +269,11 @@ class _MatchingRun:
             return []
         if self.demand.topology.chunk_costs:
             return [wanted or 1]
-        return [wanted] if wanted else [cuts for cuts in _CUTS if cuts == 1 or self._messages(cuts) <= _WORK]
+        return (
+            [wanted]
+            if wanted
+            else [cuts for cuts in PARAMS.cuts if cuts == 1 or self._messages(cuts) <= PARAMS.most_matched]
+        )
 
     def _starts(self, cuts: int) -> int:
-        return max(1, min(_MOST_STARTS, _WORK // self._messages(cuts)))
+        return max(1, min(PARAMS.most_starts, PARAMS.most_matched // self._messages(cuts)))

@@ -15,10 +15,9 @@ from itertools import chain
 
 from taccl_py.synthesis.matching.fabric import Fabric, Sort
 from taccl_py.synthesis.matching.growth import GrownMessage
+from taccl_py.synthesis.matching.params import PARAMS
+from taccl_py.tolerances import RELATIVE
 from taccl_py.work import count_work
-
-_RELATIVE_PRECISION = 1e-9
-_ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ def _balanced_ways(fabric: Fabric, parts: int, roots: Sequence[int]) -> dict[int
     chunks = [(root * size + rank) * parts + part for root in roots for rank in range(size) for part in range(parts)]
     ways: dict[int, list[int]] = {chunk: [] for chunk in chunks}
     farthest_first = sorted(chunks, key=lambda c: (-towards[c // parts // size].far[c // parts % size], c))
-    for _ in range(_ROUNDS):
+    for _ in range(PARAMS.exchange_rounds):
         for chunk in farthest_first:
             root, rank = divmod(chunk // parts, size)
             for link in ways[chunk]:
@@ -143,13 +142,13 @@ def _shortest(fabric: Fabric, cost: Sequence[float], root: int) -> _Towards:
             continue
         for link in fabric.links_from[rank]:
             through = there + cost[fabric.sort_of[link]]
-            if through < far[fabric.dst[link]] * (1 - _RELATIVE_PRECISION):
+            if through < far[fabric.dst[link]] * (1 - RELATIVE):
                 far[fabric.dst[link]] = through
                 heapq.heappush(queue, (through, fabric.dst[link]))
     enter: list[list[int]] = [[] for _ in range(size)]
     for link in sorted(chain.from_iterable(fabric.links_from)):
         through = far[fabric.src[link]] + cost[fabric.sort_of[link]]
-        if through <= far[fabric.dst[link]] * (1 + _RELATIVE_PRECISION):
+        if through <= far[fabric.dst[link]] * (1 + RELATIVE):
             enter[fabric.dst[link]].append(link)
     return _Towards(root, far, enter)
 
@@ -210,7 +209,7 @@ def order_rides(fabrics: Sequence[Fabric], rides: Sequence[ExchangedMessage]) ->
     events = [(0.0, number, -1) for number, ride in enumerate(rides) if ride.after < 0]
     while events:
         now = events[0][0]
-        soon = now * (1 + _RELATIVE_PRECISION)
+        soon = now * (1 + RELATIVE)
         stirred: set[int] = set()
         while events and events[0][0] <= soon:
             _, number, orbit = heapq.heappop(events)

@@ -121,7 +121,7 @@ def resource_orbits(topology: Topology, translations: Translations) -> IntArray 
 
 
 def _reaches_all(size: int, ends: Sequence[tuple[int, int]]) -> bool:
-    """Whether links lead from rank 0 to every rank."""
+    """True if links lead from rank 0 to every rank."""
     leaving: list[list[int]] = [[] for _ in range(size)]
     for src, dst in ends:
         leaving[src].append(dst)

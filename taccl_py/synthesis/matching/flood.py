@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from taccl_py.synthesis.matching.fabric import Fabric
 from taccl_py.synthesis.matching.growth import GrownMessage
 from taccl_py.synthesis.symmetry import IntArray
+from taccl_py.tolerances import RELATIVE
 from taccl_py.work import count_work
 
-_RELATIVE_PRECISION = 1e-9
 _BITS = 64
 
 BitArray = NDArray[np.uint64]
@@ -29,7 +29,7 @@ FloatArray = NDArray[np.float64]
 
 
 class ChunkPriority(StrEnum):
-    """How a link chooses among the chunks that it could take: by chance, or the one that the fewest ranks have."""
+    """Choice of a link among the chunks that it could take: at random, or the one that the fewest ranks have."""
 
     CHANCE = "chance"
     RAREST = "rarest"
@@ -37,7 +37,7 @@ class ChunkPriority(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FloodRule:
-    """How links choose.
+    """Rule by which links choose chunks.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ class _ChunkFlood:
         self._spare = spare
         self._free_us: FloatArray = np.zeros(spare + 1)
         self._rivals = _rivals(self._dst, self._ranks)
-        self._is_even = bool(np.ptp(self._message_us) <= _RELATIVE_PRECISION * float(self._message_us.max()))
+        self._is_even = bool(np.ptp(self._message_us) <= RELATIVE * float(self._message_us.max()))
         self._times: list[float] = [0.0]
         self._arrivals: dict[float, list[tuple[IntArray, IntArray]]] = {}
         self._log: list[tuple[IntArray, IntArray, float]] = []
@@ -117,7 +117,7 @@ class _ChunkFlood:
         while self._times:
             now = heapq.heappop(self._times)
             self._receive(now)
-            while self._times and self._times[0] <= now * (1 + _RELATIVE_PRECISION):
+            while self._times and self._times[0] <= now * (1 + RELATIVE):
                 self._receive(heapq.heappop(self._times))
             if not self._lacks.any():
                 break
@@ -139,7 +139,7 @@ class _ChunkFlood:
 
     def _match(self, now: float, *, frugal: bool) -> None:
         """Rounds in which every free link chooses a chunk, until no choice is left."""
-        soon = now * (1 + _RELATIVE_PRECISION)
+        soon = now * (1 + RELATIVE)
         free = (self._free_us[self._claims] <= soon).all(axis=1) & (self._lacks[self._dst] > 0)
         links: IntArray = np.flatnonzero(free)
         while len(links):
@@ -224,13 +224,13 @@ class _ChunkFlood:
             heapq.heappush(self._times, time_us)
 
     def _is_worth(self, links: IntArray, now: float) -> NDArray[np.bool_]:
-        """Whether faster links to the same rank would not bring all that it lacks sooner."""
+        """Mask of the links that are worth using: faster links to the same rank would not bring all that it lacks sooner."""
         rivals = self._rivals[self._dst[links]]
         mine = self._message_us[links][:, None]
         theirs = np.append(self._message_us, np.inf)[rivals]
         begin = np.append(self._free_us[self._claims].max(axis=1), 0.0)[rivals]
         span = np.maximum(now + mine - np.maximum(begin, now), 0.0)
-        could = np.where(theirs < mine, np.floor(span / theirs * (1 + _RELATIVE_PRECISION)), 0.0)
+        could = np.where(theirs < mine, np.floor(span / theirs * (1 + RELATIVE)), 0.0)
         enough: NDArray[np.bool_] = could.sum(axis=1) < self._lacks[self._dst[links]]
         return enough
 

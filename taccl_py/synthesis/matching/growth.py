@@ -15,11 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taccl_py.synthesis.matching.fabric import Fabric
+from taccl_py.synthesis.matching.params import PARAMS
+from taccl_py.tolerances import RELATIVE
 from taccl_py.work import count_work
 
-_RELATIVE_PRECISION = 1e-9
-# The matching is a maximum one when there are at most so many times more ranks left than orbits free.
-_FEW = 4
 # What may be done: distance of the rank, tie-breaker, link, chunk.
 _Entry = tuple[int, float, int, int]
 
@@ -84,13 +83,13 @@ class _ChunkGrowth:
     def run(self) -> tuple[GrownMessage, ...] | None:
         while self._left:
             self._now = self._events[0][0]
-            self._soon = self._now * (1 + _RELATIVE_PRECISION)
+            self._soon = self._now * (1 + RELATIVE)
             while self._events and self._events[0][0] <= self._soon:
                 _, place = heapq.heappop(self._events)
                 if place >= 0:
                     self._offer(*divmod(place, self._size))
             ready = [sort for sort, links in enumerate(self._waiting) if links and self._is_free(sort)]
-            if self._left <= _FEW * len(ready):
+            if self._left <= PARAMS.matching_factor * len(ready):
                 self._match_well(ready)
             else:
                 self._match_quickly(ready)
@@ -102,7 +101,7 @@ class _ChunkGrowth:
         return chunk * self._size + self._fabric.dst[link]
 
     def _is_open(self, link: int, chunk: int) -> bool:
-        """Whether a chunk may still cross a link."""
+        """True if a chunk may still cross a link."""
         if self._reached[self._place(link, chunk)]:
             return False
         dst = self._fabric.dst[link]
@@ -170,7 +169,7 @@ class _ChunkGrowth:
         return False
 
     def _is_worth(self, sort: int) -> bool:
-        """Whether the others would not be done with all that is left before this one had brought its chunk."""
+        """True if the others would not be done with all that is left before this one had brought its chunk."""
         if self._most_others(sort) < self._left:
             return True
         mine = self._fabric.sorts[sort]
@@ -184,7 +183,7 @@ class _ChunkGrowth:
                 continue
             counted |= claimed
             begin = max(self._now, *(self._free_us.get(orbit, 0.0) for orbit in claimed))
-            could += max(0, math.floor((end - begin) / other.message_us * (1 + _RELATIVE_PRECISION)))
+            could += max(0, math.floor((end - begin) / other.message_us * (1 + RELATIVE)))
             if could >= self._left:
                 return False
         return True
@@ -194,9 +193,7 @@ class _ChunkGrowth:
         if sort not in self._others:
             mine_us = self._fabric.sorts[sort].message_us
             faster = (other.message_us for other in self._fabric.sorts if other.message_us < mine_us)
-            self._others[sort] = sum(
-                math.floor(mine_us / other_us * (1 + 2 * _RELATIVE_PRECISION)) for other_us in faster
-            )
+            self._others[sort] = sum(math.floor(mine_us / other_us * (1 + 2 * RELATIVE)) for other_us in faster)
         return self._others[sort]
 
     def _start(self, link: int, chunk: int) -> None:

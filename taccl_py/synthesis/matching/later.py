@@ -13,10 +13,8 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.processes import Workers, start_workers
 from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.engine import Demand
-
-# Ranks from which on a bound takes longer than to start a process and to tell it of the machine.
-_WORTH_PROCESS = 512
-_POLL_SECONDS = 0.1
+from taccl_py.synthesis.matching.params import PARAMS
+from taccl_py.synthesis.params import COMMON
 
 
 class LaterBound:
@@ -44,14 +42,14 @@ class LaterBound:
         self._future: Future[Bound] | None = None
         # In a process of a race the other processors are busy too.
         alone = limits.workers == 1 or multiprocessing.parent_process() is not None
-        if known is None and not (needed_soon or alone or demand.topology.num_ranks < _WORTH_PROCESS):
+        if known is None and not (needed_soon or alone or demand.topology.num_ranks < PARAMS.least_bound_ranks):
             self._workers = stack.enter_context(start_workers(1))
             # Pickled now: the pool would do so in a thread, while this one adds to what the topology remembers.
             self._future = self._workers.submit(_bound_there, pickle.dumps(demand), replace(limits, workers=1))
 
     @property
     def is_known(self) -> bool:
-        """Whether it has been asked for."""
+        """True if it has been asked for."""
         return self._found is not None
 
     def get(self) -> Bound:
@@ -64,7 +62,7 @@ class LaterBound:
         if self._workers is None or self._future is None:
             return None
         while not self._future.done():
-            wait([self._future], _POLL_SECONDS)
+            wait([self._future], COMMON.poll_seconds)
             if self._limits.stop.is_set():
                 self._workers.stop()
         try:

@@ -18,25 +18,11 @@ import numpy as np
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Schedule
 from taccl_py.synthesis.matching.dispatch import Barrier, QueuedMessage, dispatch
+from taccl_py.synthesis.matching.params import PARAMS
 from taccl_py.synthesis.matching.shares import OwnerShards
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB, MAX_CHUNK_COPIES
 
-# Numbers of pieces to choose from; messages between nodes up to which more of them are taken, and how much of the time alphas may
-# take then.
-_PIECES = (8, 5, 4, 2)
-_MOST_MESSAGES, _MOST_ALPHA = 1_200_000, 0.1
-# Chunks of an average piece.
-_CHUNKS = 8
-# Where groups of receivers end that share a message inside a node: what is needed first comes in small messages.
-_GROUPS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
-_FEW_GROUPS = (0.5, 1.0)
-# In nodes that others wait for: what is large and not urgent would be in the way of what is urgent, so that nothing is large there.
-_MANY_GROUPS = 48
-# By which part of the whole handing out is planned sooner than the last sum is expected.
-_AHEAD = 0.1
-# Gates with less than this part of the usual bandwidth are served first.
-_SLOW = 0.75
 _TURN = 1e-6
 
 
@@ -54,9 +40,9 @@ def owner_schedule(topology: Topology, size_bytes: float, chunks_per_rank: int |
     """
     if topology.num_nodes == 1:
         return None
-    pieces = min(_pieces(topology, size_bytes), chunks_per_rank or _PIECES[0])
+    pieces = min(_pieces(topology, size_bytes), chunks_per_rank or PARAMS.owner_pieces[0])
     # Powers of two, which divide the sizes that are asked for.
-    fine = 1 << (_CHUNKS * pieces - 1).bit_length()
+    fine = 1 << (PARAMS.owner_chunks * pieces - 1).bit_length()
     most = 1 << max(0, (MAX_CHUNK_COPIES // topology.num_ranks**2).bit_length() - 1)
     collective = Collective(Kind.ALLREDUCE, topology.num_ranks, chunks_per_rank or min(fine, most))
     shares = OwnerShards.of(topology, collective.num_chunks)
@@ -88,8 +74,11 @@ def _pieces(topology: Topology, size_bytes: float) -> int:
     messages = 2 * topology.num_ranks * topology.num_nodes
     crossing = next(k for k in topology.links if topology.node_of[k.src] != topology.node_of[k.dst])
     data_us = crossing.beta_us_per_mb * size_bytes / topology.num_ranks / BYTES_PER_MB
-    for pieces in _PIECES:
-        if pieces * messages <= _MOST_MESSAGES and pieces * crossing.alpha_us <= _MOST_ALPHA * data_us:
+    for pieces in PARAMS.owner_pieces:
+        if (
+            pieces * messages <= PARAMS.most_owner_messages
+            and pieces * crossing.alpha_us <= PARAMS.most_alpha_part * data_us
+        ):
             return pieces
     return 1
 
@@ -123,7 +112,7 @@ class _OwnerPlan:
         self._pieces = pieces
         self._chunks = self._placed()
         rates = shares.rate[shares.rate > 0]
-        self._is_slow: list[bool] = (shares.rate < _SLOW * float(np.median(rates))).tolist()
+        self._is_slow: list[bool] = (shares.rate < PARAMS.slow_gate_rate * float(np.median(rates))).tolist()
         self._parts = [self._groups(ranks) for ranks in self._nodes]
         self._is_whole = True
         self.first: list[QueuedMessage] = []
@@ -156,7 +145,7 @@ class _OwnerPlan:
         length = 1 / self._pieces
         # Sums are one piece ahead of handing out: first, second, first handed out, third, second handed out, and so on.
         sum_at = length * (piece + max(piece - 1, 0))
-        hand_out_at = length * (min(piece + 2, self._pieces) + piece) - _AHEAD
+        hand_out_at = length * (min(piece + 2, self._pieces) + piece) - PARAMS.hand_out_ahead
         summed = {owner: Barrier() for owner in rail if self._chunks[piece][owner]}
         for node in range(len(self._nodes)):
             for span in self._spans(node, rail, piece):
@@ -184,7 +173,7 @@ class _OwnerPlan:
             (owner for owner in rail if self._chunks[piece][owner]),
             key=lambda owner: ((self._node_of[owner] - node - 1) % len(self._nodes), owner),
         )
-        few = _GROUPS if piece in (0, self._pieces - 1) else _FEW_GROUPS
+        few = PARAMS.group_ends if piece in (0, self._pieces - 1) else PARAMS.few_group_ends
         parts = max(self._parts[node], few, key=len)
         edges = {0} | {round(part * len(order)) for part in parts}
         gate = self._shares.gate_of[node]
@@ -196,7 +185,7 @@ class _OwnerPlan:
             yield _OwnerSpan(int(gate[owners[0]]), owners, begin / len(order))
 
     def _groups(self, ranks: Sequence[int]) -> tuple[float, ...]:
-        """Where groups of receivers end in a node with a slow gate, as many as alphas inside the node allow; none elsewhere."""
+        """Ends of groups of receivers in a node with a slow gate, as many as alphas inside the node allow; none elsewhere."""
         if not any(self._is_slow[rank] for rank in ranks):
             return ()
         inside = [self._topology.links_between.get((one, two), ()) for one in ranks for two in ranks]
@@ -205,8 +194,12 @@ class _OwnerPlan:
             return ()
         piece_mb = float(self._shares.owned.sum()) * self._chunk_mb / len(ranks) / self._pieces
         alpha_us = self._us(slowest, 0.0)
-        most = _MOST_ALPHA * (self._us(slowest, piece_mb) - alpha_us) / alpha_us if alpha_us > 0 else _MANY_GROUPS
-        number = int(min(_MANY_GROUPS, most))
+        most = (
+            PARAMS.most_alpha_part * (self._us(slowest, piece_mb) - alpha_us) / alpha_us
+            if alpha_us > 0
+            else PARAMS.most_groups
+        )
+        number = int(min(PARAMS.most_groups, most))
         return tuple(place / number for place in range(1, number + 1))
 
     def _us(self, link: int, megabytes: float) -> float:

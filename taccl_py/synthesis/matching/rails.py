@@ -59,7 +59,7 @@ def _gathered(topology: Topology, chunk_bytes: float) -> Schedule | None:
 
 
 def _steps(topology: Topology, rail: Sequence[int], place: int, node: Sequence[int]) -> list[UntimedMessage] | None:
-    """What one rank sends: its own chunk to its node, then in each step to another node, and what came to its node."""
+    """Messages of one rank: its own chunk to its node, then in each step to another node, and what came to its node."""
     rank, count = rail[place], len(rail)
     others = [other for other in node if other != rank]
     drafts = _handed_out(topology, rank, others, (rank,), 0.0)

@@ -17,30 +17,21 @@ from taccl_py.collective import Collective
 from taccl_py.synthesis.matching.fabric import Fabric
 from taccl_py.synthesis.matching.growth import GrownMessage
 from taccl_py.synthesis.matching.least import least_us
+from taccl_py.synthesis.matching.params import PARAMS
 from taccl_py.synthesis.matching.timetable import Delivery, EnteredLink, Timetable
+from taccl_py.tolerances import RELATIVE
 from taccl_py.work import count_work
-
-_RELATIVE_PRECISION = 1e-9
-# How many chunks of the chain are taken out, and as many others at most half of the time.
-_CHUNKS = (1, 2, 3, 4, 6, 8)
-# After how many changes what comes later moves up into the gaps.
-_CLOSED_UP = 8
-# What a try costs, in messages that are put in order: so much for every link. Tries with which a search is worth its start.
-_WORK, _LINK_WORK = 1_000_000, 8
-_MOST_TRIES, _FEWEST_TRIES = 2000, 50
-# It ends when so large a part of all tries, one after the other, has gained nothing.
-_IN_VAIN = 0.25
 
 
 def affordable_tries(links: int, messages: int) -> int:
-    """How often it may be tried on a machine with so many links and a schedule of so many messages; 0 where that is too few."""
-    tries = min(_MOST_TRIES, _WORK // (messages + _LINK_WORK * links))
-    return tries if tries >= _FEWEST_TRIES else 0
+    """Number of tries on a machine with so many links and a schedule of so many messages; 0 where that is too few."""
+    tries = min(PARAMS.most_tries, PARAMS.regrow_work // (messages + PARAMS.link_work * links))
+    return tries if tries >= PARAMS.fewest_tries else 0
 
 
 @dataclass(frozen=True)
 class RegrowTask:
-    """What has to go where.
+    """Chunks, the ranks that have them, and those that want them.
 
     Attributes
     ----------
@@ -92,10 +83,10 @@ def regrown(
     if not tries:
         return hops
     search = _RegrowSearch(fabric, task, hops, seed)
-    least = task.least_us * (1 + _RELATIVE_PRECISION)
+    least = task.least_us * (1 + RELATIVE)
     in_vain, before_us = 0, search.end_us
     for _ in range(tries):
-        if search.end_us <= least or in_vain >= max(_FEWEST_TRIES, tries * _IN_VAIN) or over():
+        if search.end_us <= least or in_vain >= max(PARAMS.fewest_tries, tries * PARAMS.vain_part) or over():
             break
         search.try_once()
         in_vain = in_vain + 1 if search.end_us >= before_us else 0
@@ -129,9 +120,9 @@ class _RegrowSearch:
         """Go on from what was put in place of others; gaps are closed now and then, and where it ends sooner."""
         gone = set(taken)
         self._last = [delivery for delivery in self._last if delivery not in gone]
-        self._last += [each for each in put if self.table.end_us(each) * (1 + _RELATIVE_PRECISION) >= self.end_us]
+        self._last += [each for each in put if self.table.end_us(each) * (1 + RELATIVE) >= self.end_us]
         self._accepted += 1
-        if not self._last or self._accepted % _CLOSED_UP == 0:
+        if not self._last or self._accepted % PARAMS.closed_up_every == 0:
             self._close_up()
 
     def try_once(self) -> None:
@@ -157,7 +148,7 @@ class _RegrowSearch:
     def _chosen(self) -> list[int]:
         """Chunks on a chain of messages that ends last, that which ends it first, and perhaps others."""
         chain = list(dict.fromkeys(self._chain()))
-        number = self._random.choice(_CHUNKS)
+        number = self._random.choice(PARAMS.regrown_chunks)
         chosen = chain[:1] + self._random.sample(chain[1:], min(number, len(chain)) - 1)
         if self._random.random() < 0.5:
             chosen += self._random.sample(range(len(self._sources)), min(number, len(self._sources)))
@@ -173,7 +164,7 @@ class _RegrowSearch:
         return chunks
 
     def _groups(self, chunks: list[int]) -> list[list[int]]:
-        """What spreads at the same time: each chunk alone, or all."""
+        """Groups of chunks that spread at the same time: each chunk alone, or all."""
         is_alone = len(self._wanted[chunks[0]]) == 1 or self._random.random() < 0.5
         return [[chunk] for chunk in chunks] if is_alone else [chunks]
 
@@ -184,7 +175,7 @@ class _RegrowSearch:
         waiting: list[_PathOffer] = []
         for chunk in chunks:
             self._offer(chunk, self._sources[chunk], 0.0, waiting)
-        latest_us = self.end_us * (1 + _RELATIVE_PRECISION)
+        latest_us = self.end_us * (1 + RELATIVE)
         while waiting:
             offer = heapq.heappop(waiting)
             chunk, (link, start_us) = offer.chunk, offer.ride
@@ -238,4 +229,4 @@ class _RegrowSearch:
             ride = EnteredLink(link, self.table.earliest_us(link, ready_us))
             put.append(self.table.put(chunk, ride))
             ready_us = ride.start_us + self.table.message_us[link]
-        return ready_us <= self.end_us * (1 + _RELATIVE_PRECISION)
+        return ready_us <= self.end_us * (1 + RELATIVE)

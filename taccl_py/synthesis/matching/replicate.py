@@ -20,27 +20,13 @@ from taccl_py.synthesis.matching.delegated import delegated
 from taccl_py.synthesis.matching.exchange import exchange, rail_exchange
 from taccl_py.synthesis.matching.fabric import Fabric, resource_orbits
 from taccl_py.synthesis.matching.growth import GrownMessage, grow_trees
+from taccl_py.synthesis.matching.params import PARAMS
 from taccl_py.synthesis.matching.regrow import RegrowTask, regrown
 from taccl_py.synthesis.symmetry import IntArray
+from taccl_py.tolerances import BOUND_REACHED
 from taccl_py.topology.automorphism import LinkImages
 from taccl_py.topology.model import Topology
 from taccl_py.topology.translations import Translations
-
-# How often trees are grown, with other choices among equally good ones; and numbers of chunks that are tried. The search ends
-# sooner where it cannot get better.
-_STARTS, _STARTS_OF_ROLES = 3, 2
-_CUTS = (1, 2, 4, 8, 16)
-# How many times as often as usual the trees of a machine of one node are changed to improve them. Between nodes, where what counts is
-# what their NICs do, that has gained nothing.
-_EFFORT = 4
-_MOST_PLACES = 50_000
-# Generators that are left out, one more at a time, where all of them keep a link or port in place.
-_MOST_LEFT_OUT = 2
-# Chunks that share a message to a node.
-_MOST_TOGETHER = 16
-# Ways are looked for from one root to all others, link by link.
-MOST_EXCHANGED = 20_000_000
-_NEAR = 1 + 1e-6
 
 
 def why_not(demand: Demand) -> str | None:
@@ -76,7 +62,7 @@ def replicate(demand: Demand, limits: Limits, bound: Bound) -> GroupSchedule | N
     if symmetry is None:
         return None
     roots = symmetry.translations.roots
-    if kind is Kind.ALLTOALL and len(roots) * topology.num_ranks * len(topology.links) > MOST_EXCHANGED:
+    if kind is Kind.ALLTOALL and len(roots) * topology.num_ranks * len(topology.links) > PARAMS.most_exchanged:
         raise InputError(
             f"{topology.name} has {topology.num_ranks} ranks and {len(topology.links)} links, too many to choose the paths of an "
             "AllToAll; use --engine templates"
@@ -105,7 +91,7 @@ def replicate(demand: Demand, limits: Limits, bound: Bound) -> GroupSchedule | N
                 leader, leader_us = start, found.makespan_us
             if best is None or found.makespan_us < best.makespan_us:
                 best = found
-            if best.makespan_us <= bound.time_us * _NEAR or over():
+            if best.makespan_us <= bound.time_us * (1 + BOUND_REACHED) or over():
                 return best
         if best is before or (best is not None and best.chunks_per_rank < parts):
             break
@@ -125,7 +111,7 @@ def _symmetry(topology: Topology) -> _Symmetry | None:
     images = LinkImages(topology)
     good = [image for image in topology.symmetry if not isinstance(images.of(image), str)]
     found = []
-    for number in range(len(good), max(0, len(good) - _MOST_LEFT_OUT - 1), -1):
+    for number in range(len(good), max(0, len(good) - PARAMS.most_left_out - 1), -1):
         for some in combinations(good, number):
             group = Translations.of(some, topology.num_ranks)
             orbits = resource_orbits(topology, group) if group is not None else None
@@ -146,12 +132,12 @@ class _Start:
 
 
 def _starts(demand: Demand, seed: int, translations: Translations) -> list[_Start]:
-    """How trees are grown."""
+    """Attempts of growing trees."""
     if demand.kind is Kind.ALLTOALL:
         return [_Start(seed, thrifty=False)]
     # Where ranks of a node have unequal links out, what comes through one of them is for all.
     thrifts = (False,) if translations.is_regular or demand.topology.num_nodes == 1 else (True, False)
-    starts = _STARTS if translations.is_regular else _STARTS_OF_ROLES
+    starts = PARAMS.starts if translations.is_regular else PARAMS.starts_of_roles
     return [_Start(seed + number, thrifty) for number in range(starts) for thrifty in thrifts]
 
 
@@ -161,7 +147,7 @@ def _by_rails(demand: Demand, symmetry: _Symmetry) -> GroupSchedule | None:
     sizes = {len(ranks) for ranks in topology.node_ranks}
     if demand.kind is not Kind.ALLTOALL or demand.chunks_per_rank not in (None, 1) or topology.num_nodes == 1:
         return None
-    if len(sizes) > 1 or max(sizes) > _MOST_TOGETHER:
+    if len(sizes) > 1 or max(sizes) > PARAMS.most_together:
         return None
     chunk_bytes = demand.size_bytes / topology.num_ranks
     fabrics = [Fabric.of(topology, chunk_bytes * count, symmetry.orbits) for count in range(1, max(sizes) + 1)]
@@ -182,7 +168,7 @@ def _numbers_of_chunks(demand: Demand, translations: Translations) -> list[int]:
     if demand.chunks_per_rank is not None:
         return [demand.chunks_per_rank]
     places = demand.topology.num_ranks * len(translations.roots)
-    return [cuts for cuts in _CUTS if cuts == 1 or cuts * places <= _MOST_PLACES]
+    return [cuts for cuts in PARAMS.replicated_cuts if cuts == 1 or cuts * places <= PARAMS.most_replicated_places]
 
 
 def _schedule(demand: Demand, translations: Translations, parts: int, messages: Sequence[Message]) -> GroupSchedule:
@@ -251,7 +237,7 @@ class _Grower:
         if over is not None:
             everyone = range(fabric.topology.num_ranks)
             task = RegrowTask(sources, [everyone] * len(sources), 0.0)
-            effort = _EFFORT if fabric.topology.num_nodes == 1 else 1
+            effort = PARAMS.one_node_effort if fabric.topology.num_nodes == 1 else 1
             hops = regrown(fabric, task, hops, start.seed, over, effort=effort)
         chunks = [root * parts + part for root in self._roots for part in range(parts)]
         return [replace(hop, chunks=(chunks[hop.chunks[0]],)) for hop in hops]

@@ -1,4 +1,4 @@
-"""Who sums what in an AllReduce between unequal nodes: shares in proportion to what their NICs carry.
+"""Owners of the sums of an AllReduce between unequal nodes, in proportion to the bandwidth of their NICs.
 
 Every node sums its ranks' data at *gates*, ranks with a way out of the node, and each part of the data has an *owner*: the gate
 at which the sums of all nodes come together, and from which the result goes to the gates of the other nodes. With ``N`` nodes a gate that
@@ -16,11 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from taccl_py.synthesis.bounds.net import FloatArray, Net
+from taccl_py.synthesis.matching.params import PARAMS
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.topology.model import Topology
-
-_HALVINGS = 60
-_LEAST_BETA = 1e-12
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,7 @@ def gate_rates(topology: Topology) -> FloatArray:
 def _rates(net: Net, link: IntArray, resource: IntArray, ends: IntArray, far_ends: IntArray) -> FloatArray:
     """Bandwidth of the ranks at one end of some links: that of the ports on their side, as far as the links fill them."""
     users, others = _distinct(net, resource, ends[link]), _distinct(net, resource, far_ends[link])
-    rate: FloatArray = 1 / np.maximum(net.beta_us_per_mb, _LEAST_BETA)
+    rate: FloatArray = 1 / np.maximum(net.beta_us_per_mb, PARAMS.least_beta_us_per_mb)
     is_own = (resource >= net.num_links) & (users <= others)[resource]
     # Of several ports in a row the one that leaves a rank least.
     per_rank: FloatArray = rate / np.maximum(users, 1)
@@ -132,11 +130,11 @@ def in_proportion(weights: FloatArray, total: int) -> IntArray:
 
 
 def _own_shares(share: FloatArray, rate: FloatArray, num_nodes: int, total: float) -> FloatArray:
-    """What the gates of a rail own, so that they are done at the same time, of all data, [gate]."""
+    """Chunks of all data that the gates of a rail own, so that they are done at the same time, [gate]."""
     if num_nodes == 2:
         return rate
     low, high = 0.0, float(((share + total * num_nodes) / rate).max())
-    for _ in range(_HALVINGS):
+    for _ in range(PARAMS.shard_halvings):
         time = (low + high) / 2
         filled = np.maximum(0.0, time * rate - share).sum() / (num_nodes - 2)
         low, high = (time, high) if filled < total else (low, time)
@@ -146,7 +144,7 @@ def _own_shares(share: FloatArray, rate: FloatArray, num_nodes: int, total: floa
 def _gates(
     members: Sequence[Sequence[int]], rails: Sequence[Sequence[int]], owned: IntArray, share: FloatArray
 ) -> IntArray:
-    """Which rank of each node stands for each owner."""
+    """Gates: the rank of each node that serves each owner, [node, owner]."""
     found = np.full((len(members), len(owned)), -1, dtype=np.int64)
     total = int(owned.sum())
     local = {rank: place for ranks in members for place, rank in enumerate(ranks)}

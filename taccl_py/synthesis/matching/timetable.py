@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from taccl_py.synthesis.matching.fabric import Fabric
 from taccl_py.synthesis.matching.growth import GrownMessage
+from taccl_py.tolerances import RELATIVE
 
-_RELATIVE_PRECISION = 1e-9
-_SOON = 1 + _RELATIVE_PRECISION
+_SOON = 1 + RELATIVE
 
 
 class Delivery(NamedTuple):
-    """What brings a chunk to a rank; these are tuples as very many are put in order."""
+    """Delivery of a chunk to a rank; a tuple, as very many are put in order."""
 
     chunk: int
     rank: int
@@ -32,7 +32,7 @@ class EnteredLink(NamedTuple):
 
 
 class _Turn(NamedTuple):
-    """When a delivery has a link or a port."""
+    """Use of a link or a port by a delivery."""
 
     start_us: float
     until_us: float
@@ -82,7 +82,7 @@ class Timetable:
         return ride
 
     def earliest_us(self, link: int, ready_us: float) -> float:
-        """When a message that is ready then can enter a link, without moving any other."""
+        """Earliest time at which a message that is ready then can enter a link without delaying any other."""
         start_us, settled = ready_us, False
         while not settled:
             settled = True
@@ -93,12 +93,12 @@ class Timetable:
         return start_us
 
     def end_us(self, delivery: Delivery) -> float:
-        """When a chunk arrives."""
+        """Time when a chunk arrives."""
         link, start_us = self.rides[delivery.chunk][delivery.rank]
         return start_us + self.message_us[link]
 
     def last(self) -> tuple[float, list[Delivery]]:
-        """When everything has arrived, and what arrives then."""
+        """Time when everything has arrived, and what arrives then."""
         ends = [
             (start_us + self.message_us[link], Delivery(chunk, rank))
             for chunk, rides in enumerate(self.rides)
@@ -108,7 +108,7 @@ class Timetable:
         return end_us, [delivery for at_us, delivery in ends if at_us * _SOON >= end_us]
 
     def reasons(self, delivery: Delivery) -> list[Delivery]:
-        """What a message starts after without delay: the chunk's own arrival, and what had its link and ports before."""
+        """Deliveries after which a message starts without delay: the chunk's own, and those on its link and ports before."""
         link, start_us = self.rides[delivery.chunk][delivery.rank]
         found = []
         before = Delivery(delivery.chunk, self._fabric.src[link])
@@ -154,7 +154,7 @@ class Timetable:
 
 
 def _free_us(turns: list[_Turn], ready_us: float, time_us: float) -> float:
-    """When there is room for so long, not before it is wanted."""
+    """Earliest time, not before a given one, from which on a resource is free for so long."""
     soon = ready_us * _SOON
     if not turns or turns[-1].until_us <= soon:
         return ready_us

@@ -200,7 +200,7 @@ def _messages_are_pieces_back_to_back(model: Any, task: ModelTask, v: _JointVari
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What an arc takes of a link or port: its interval, its length, and what is saved of that if it is joined."""
+    """Use of a link or port by an arc: its interval, its length, and what is saved of that if it is joined."""
 
     arc: int
     interval: Any

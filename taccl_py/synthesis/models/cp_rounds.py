@@ -19,7 +19,7 @@ from taccl_py.synthesis.quotient import Quotient
 
 @dataclass(frozen=True)
 class RoundsTask:
-    """What is asked.
+    """Question: an algorithm of so many steps and rounds.
 
     Attributes
     ----------

@@ -23,7 +23,7 @@ from taccl_py.solvers.limits import Limits
 
 @dataclass(frozen=True, slots=True, order=True)
 class SumStep:
-    """What a rank gives a neighbour in a round: added to what it holds, or in its place."""
+    """Message of a rank to a neighbour in a round: added to what that holds, or in its place."""
 
     round: int
     src: int
@@ -33,7 +33,7 @@ class SumStep:
 
 @dataclass(frozen=True, slots=True)
 class NodeMeeting:
-    """Who hears from the other node, and what becomes of it.
+    """Message between two nodes, and the hub that its receiver passes it on to.
 
     Attributes
     ----------

@@ -45,7 +45,7 @@ _Uses = dict[tuple[int, int], Any]
 
 
 def _runs(model: LinearModel, task: ModelTask, x: _Uses) -> _Uses:
-    """Whether an arc starts a message: at least x minus its predecessor's x in the same step."""
+    """Variables that are 1 if an arc starts a message: at least x minus its predecessor's x in the same step."""
     run = {}
     for (a, s), used in x.items():
         before = x.get((task.predecessor.get(a, -1), s))

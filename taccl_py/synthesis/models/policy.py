@@ -1,4 +1,4 @@
-"""What a sketch prefers among equally fast schedules: TACCL's hyperedge policies and link-load strategies."""
+"""Preferences of a sketch among equally fast schedules: TACCL's hyperedge policies and link-load strategies."""
 
 from __future__ import annotations
 
@@ -12,8 +12,21 @@ from taccl_py.synthesis.models.task import ModelTask
 from taccl_py.synthesis.plan import Plan
 from taccl_py.synthesis.quotient import Quotient
 
-# TACCL's weight of the policy against the makespan.
-_MU = 0.01
+
+@dataclass(frozen=True)
+class Params:
+    """Numbers of a sketch's policy.
+
+    Attributes
+    ----------
+    policy_weight
+        Weight of the policy against the makespan. Source: TACCL's code, mu.
+    """
+
+    policy_weight: float = 0.01
+
+
+PARAMS = Params()
 
 
 @dataclass(frozen=True)
@@ -36,7 +49,7 @@ class PolicyTerms:
 
     @property
     def active(self) -> bool:
-        """Whether there is anything to prefer."""
+        """True if there is anything to prefer."""
         return bool(self.counted) or self.strategy in (Strategy.MINMAX, Strategy.MAXMIN)
 
     @staticmethod
@@ -62,7 +75,7 @@ class PolicyTerms:
         return PolicyTerms(sketch.strategy, counted, {orbit: tuple(arcs) for orbit, arcs in arcs_of.items()})
 
     def value(self, task: ModelTask, plan: Plan) -> float:
-        """What `integer_objective` minimizes, of a given plan."""
+        """Value of `integer_objective` for a given plan."""
         used = {int(task.quotient.link_orbit[arc]) for batch in plan for arc in batch.arcs}
         total = float(sum(sign for orbit, sign in self.counted.items() if orbit in used))
         if self.strategy in (Strategy.MINMAX, Strategy.MAXMIN):
@@ -78,7 +91,7 @@ class PolicyTerms:
 
     def linear_terms(self, model: LinearModel, task: ModelTask, x: Mapping[int, Any]) -> list[tuple[Any, float]]:
         """Objective terms for a routing MILP, weighted by TACCL's mu (in units of the smallest link cost)."""
-        unit = _MU * min((task.grid.duration(a) for a in x), default=1)
+        unit = PARAMS.policy_weight * min((task.grid.duration(a) for a in x), default=1)
         terms = []
         for orbit, sign in sorted(self.counted.items()):
             used = model.real(f"pair_{orbit}", 0.0, 1.0)
@@ -90,7 +103,12 @@ class PolicyTerms:
                 model.at_most([(used, 1.0), *((variable, -1.0) for variable in arcs)], 0.0)
             terms.append((used, sign * unit))
         if self.strategy in (Strategy.MINMAX, Strategy.MAXMIN):
-            terms.append((self._extreme_load(model, task, x), _MU if self.strategy is Strategy.MINMAX else -_MU))
+            terms.append(
+                (
+                    self._extreme_load(model, task, x),
+                    PARAMS.policy_weight if self.strategy is Strategy.MINMAX else -PARAMS.policy_weight,
+                )
+            )
         return terms
 
     def _extreme_load(self, model: LinearModel, task: ModelTask, x: Mapping[int, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Which messages between nodes serve all pairs of ranks in time, where ports between nodes serve one message each.
+"""Choice of messages between nodes that serve all pairs of ranks in time, where ports between nodes carry one message each.
 
 Pairs are givers g and takers t; ``x[m]``: message m is sent. A pair is served by a message that starts when its sender has been told
 by g and after which t can still be told:
@@ -17,8 +17,21 @@ from taccl_py.solvers.cp_sat import Status, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.linear import LinearModel
 
-# Work after which CP-SAT leaves it to HiGHS to prove that there is no choice.
-_WORK = 0.5
+
+@dataclass(frozen=True)
+class Params:
+    """Numbers of the choice of relays.
+
+    Attributes
+    ----------
+    cp_work
+        Deterministic time after which CP-SAT leaves it to HiGHS to prove that there is no choice. Guess.
+    """
+
+    cp_work: float = 0.5
+
+
+PARAMS = Params()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +58,7 @@ class Relay:
 
 @dataclass(frozen=True)
 class RelayCover:
-    """What is asked.
+    """Messages between two nodes to choose from, so that every giver reaches every taker.
 
     Attributes
     ----------
@@ -73,7 +86,7 @@ def choose_relays(cover: RelayCover, limits: Limits) -> tuple[Relay, ...] | None
 
 
 def has_no_choice(cover: RelayCover, limits: Limits) -> bool:
-    """Whether it is proved that no messages serve all pairs."""
+    """True if it is proved that no messages serve all pairs."""
     relays, status = _chosen(cover, limits)
     if relays is not None or status is Status.INFEASIBLE:
         return relays is None
@@ -99,7 +112,7 @@ def _chosen(cover: RelayCover, limits: Limits) -> tuple[tuple[Relay, ...] | None
             if not serving:
                 return None, Status.INFEASIBLE
             model.add_bool_or([x[i] for i in serving])
-    outcome = solve_cp(model, limits.within(limits.seconds, _WORK))
+    outcome = solve_cp(model, limits.within(limits.seconds, PARAMS.cp_work))
     if outcome.status not in (Status.OPTIMAL, Status.FEASIBLE):
         return None, outcome.status
     return tuple(relay for relay, used in zip(cover.relays, x, strict=True) if outcome.value(used)), outcome.status

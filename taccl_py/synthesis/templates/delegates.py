@@ -21,7 +21,7 @@ Groups = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Delegates:
-    """Who does what.
+    """Delegates of ranks for other nodes.
 
     Attributes
     ----------

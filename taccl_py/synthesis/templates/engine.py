@@ -10,13 +10,10 @@ from taccl_py.schedule.ir import Schedule
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.known import known_bound
 from taccl_py.synthesis.templates.library import template_schedules
+from taccl_py.synthesis.templates.params import PARAMS
 from taccl_py.synthesis.uneven import fit_to_size
 
 SOLVER = "none"
-# How many other schedules are kept, and how much slower they may be.
-_MOST_RUNNERS_UP, _RUNNER_UP = 8, 1.25
-# Chunks that arrive somewhere, up to which a template of more than one chunk a rank takes seconds: time is looked at between two.
-_MOST_ARRIVALS = 1 << 18
 
 
 def synthesize_templates(demand: Demand, options: Options, events: Events) -> Synthesis:
@@ -39,7 +36,7 @@ def synthesize_templates(demand: Demand, options: Options, events: Events) -> Sy
     events.bound(bound.time_us)
     found: list[Schedule] = []
     fastest_us = math.inf
-    for named in template_schedules(demand, _RUNNER_UP):
+    for named in template_schedules(demand, PARAMS.runner_up_factor):
         found.append(named.schedule)
         if named.schedule.makespan_us < fastest_us:
             fastest_us = named.schedule.makespan_us
@@ -50,11 +47,11 @@ def synthesize_templates(demand: Demand, options: Options, events: Events) -> Sy
         raise LimitReached(
             f"no known algorithm for {demand.kind} fits the links of {demand.topology.name}; use --engine milp"
         )
-    near = [schedule for schedule in found if schedule.makespan_us <= fastest_us * _RUNNER_UP]
+    near = [schedule for schedule in found if schedule.makespan_us <= fastest_us * PARAMS.runner_up_factor]
     best, *others = sorted(near, key=lambda schedule: schedule.makespan_us)
     proof = Proof.of(fastest_us, bound)
     seconds = {"templates": time.monotonic() - begun}
-    answer = Synthesis(best, bound, proof, SOLVER, seconds, tuple(others[:_MOST_RUNNERS_UP]))
+    answer = Synthesis(best, bound, proof, SOLVER, seconds, tuple(others[: PARAMS.most_runners_up]))
     return fit_to_size(answer, demand, options.limits.within(deadline.left))
 
 
@@ -62,8 +59,8 @@ def _require_few(demand: Demand) -> None:
     """Refuse chunk counts at which one template takes longer than any time limit, before the first is made."""
     chunks = demand.chunks_per_rank or 1
     arrivals = demand.collective(chunks).num_arrivals
-    if chunks > 1 and arrivals > _MOST_ARRIVALS:
+    if chunks > 1 and arrivals > PARAMS.most_arrivals:
         raise InputError(
-            f"{chunks} chunks a rank are {arrivals} arrivals of chunks, and engine templates times {_MOST_ARRIVALS} at most; "
+            f"{chunks} chunks a rank are {arrivals} arrivals of chunks, and engine templates times {PARAMS.most_arrivals} at most; "
             "ask for fewer chunks (--chunks, or chunks_per_rank of the sketch)"
         )

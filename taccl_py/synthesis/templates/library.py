@@ -19,16 +19,14 @@ from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.restrict import find_ways
 from taccl_py.synthesis.sums import adds_up
 from taccl_py.synthesis.templates.moves import TemplateMessage, TemplatePlan, as_drafts, cut, turned
-from taccl_py.synthesis.templates.packing import WORTH_COPIES, packed_parts
+from taccl_py.synthesis.templates.packing import packed_parts
 from taccl_py.synthesis.templates.pairs import alltoall_plans
+from taccl_py.synthesis.templates.params import PARAMS
 from taccl_py.synthesis.templates.roots import broadcast_plans, scatter_plans
-from taccl_py.synthesis.templates.site import MANY_RANKS, TemplateSite, is_small
+from taccl_py.synthesis.templates.site import TemplateSite, is_small
 from taccl_py.synthesis.templates.spreading import allgather_plans
 from taccl_py.synthesis.templates.sums import allreduce_plans
 from taccl_py.topology.model import Topology
-
-# Moves of templates that are compared before the first of them is timed.
-_MOVES_OF_A_LOT = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ def _lots(plans: Iterable[TemplatePlan]) -> Iterator[list[TemplatePlan]]:
         if key not in seen:
             seen.add(key)
             lot.append(plan)
-            if sum(len(each.moves) for each in lot) > _MOVES_OF_A_LOT:
+            if sum(len(each.moves) for each in lot) > PARAMS.compared_messages:
                 yield lot
                 lot = []
     yield lot
@@ -109,7 +107,7 @@ def _fitting(demand: Demand, plans: Iterable[TemplatePlan]) -> Iterator[_FittedT
 
 @dataclass(frozen=True)
 class _Permits:
-    """Which links a sketch lets each chunk use; everything goes without one."""
+    """Links that a sketch lets each chunk use; all of them without one."""
 
     permitted: NDArray[np.bool_] | None
     own_first: bool
@@ -128,7 +126,7 @@ class _Permits:
         return _Permits(find_ways(demand.topology, collective, sketch).permitted, sketch.own_first)
 
     def __call__(self, schedule: Schedule) -> bool:
-        """Whether the schedule keeps to the sketch."""
+        """True if the schedule keeps to the sketch."""
         if self.permitted is None:
             return True
         if schedule.collective.num_chunks != len(self.permitted):
@@ -138,7 +136,7 @@ class _Permits:
 
     @staticmethod
     def _own_first(schedule: Schedule) -> bool:
-        """Whether no sender's own chunk leaves for another node after others over the same link."""
+        """True if no sender's own chunk leaves for another node after others over the same link."""
         topology, source = schedule.topology, schedule.collective.source
         late: set[int] = set()
         for message in schedule.messages:
@@ -168,10 +166,10 @@ def _timed(demand: Demand, fitted: _FittedTemplate) -> Schedule | None:
         others = [build_schedule(topology, collective, chunk_bytes, drafts, as_named=True)]
         others += [build_schedule(topology, collective, chunk_bytes, packed)] if collective.reduces else []
         schedule = min((schedule, *others), key=lambda each: each.makespan_us)
-        if topology.num_ranks <= MANY_RANKS:
+        if topology.num_ranks <= PARAMS.most_small_ranks:
             large = [part for draft in drafts for part in packed_parts(draft, chunk_bytes)]
             other = build_schedule(topology, collective, chunk_bytes, large)
-            schedule = other if other.makespan_us < schedule.makespan_us * WORTH_COPIES else schedule
+            schedule = other if other.makespan_us < schedule.makespan_us * PARAMS.copy_factor else schedule
     return schedule if demand.kind is not Kind.ALLREDUCE or adds_up(schedule) else None
 
 
@@ -188,7 +186,7 @@ def _packed(topology: Topology, chunk_bytes: float, draft: UntimedMessage) -> It
 
 
 def _busiest_us(topology: Topology, chunk_bytes: float, drafts: list[UntimedMessage]) -> float:
-    """How long the busiest link or port is busy if no batch is cut."""
+    """Time for which the busiest link or port is busy if no message is cut."""
     busy_us = [0.0] * topology.num_resources
     for draft in drafts:
         for resource in topology.resources_of[draft.link]:

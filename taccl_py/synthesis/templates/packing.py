@@ -9,16 +9,12 @@ from itertools import pairwise
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.synthesis.templates.moves import cut
-
-# Chunks that do not lie together are copied together up to this size; copies of more take longer than the alphas that they save.
-MOST_PACKED_BYTES = 1 << 19
-# Copies that would not be needed otherwise must leave no more than this part of the time.
-WORTH_COPIES = 0.98
+from taccl_py.synthesis.templates.params import PARAMS
 
 
 def most_packed(chunk_bytes: float) -> int:
     """Chunks that go together at most where they have to be copied together first; below 2 none do."""
-    return min(MAX_COUNT, int(MOST_PACKED_BYTES / chunk_bytes))
+    return min(MAX_COUNT, int(PARAMS.most_packed_bytes / chunk_bytes))
 
 
 def packed_parts(draft: UntimedMessage, chunk_bytes: float) -> Iterator[UntimedMessage]:
@@ -32,7 +28,7 @@ def packed_parts(draft: UntimedMessage, chunk_bytes: float) -> Iterator[UntimedM
         yield draft
     elif runs <= parts:
         # Neighbours in number may lie apart where they are kept on the way; where they do not, nothing is copied.
-        yield replace(draft, packed=number * chunk_bytes <= MOST_PACKED_BYTES)
+        yield replace(draft, packed=number * chunk_bytes <= PARAMS.most_packed_bytes)
     else:
         for part in cut(number, parts):
             yield replace(draft, chunks=tuple(draft.chunks[place] for place in part), packed=True)

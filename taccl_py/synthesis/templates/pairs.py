@@ -9,13 +9,10 @@ from itertools import pairwise
 from taccl_py.synthesis.templates.delegates import Delegates, flipped
 from taccl_py.synthesis.templates.grids import RankGrid, grids
 from taccl_py.synthesis.templates.moves import Moves, TemplateMessage, TemplatePlan
-from taccl_py.synthesis.templates.packing import MOST_PACKED_BYTES
+from taccl_py.synthesis.templates.params import PARAMS
 from taccl_py.synthesis.templates.patterns import DOUBLING
-from taccl_py.synthesis.templates.site import MANY_RANKS, TemplateSite
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.synthesis.templates.spreading import Camp, camps
-
-# Axes of a grid on which a chunk takes one hop each, for messages that can be packed and for others.
-_MOST_AXES, _FEW_AXES = 5, 3
 
 # Ranks that a chunk visits, from its source to its destination.
 Way = Callable[[int, int], tuple[int, ...]]
@@ -31,8 +28,10 @@ def alltoall_plans(site: TemplateSite, chunks_per_rank: int) -> Iterator[Templat
     ways: dict[str, Way] = {"shortest paths": quickest}
     # Many axes are for many ranks in one message, half of all at most, which can be packed where it is not large.
     small = site.all_small(num_ranks * site.chunk_bytes)
-    packable = small or (num_ranks <= MANY_RANKS and num_ranks * site.chunk_bytes <= 2 * MOST_PACKED_BYTES)
-    for grid in grids(site.topology, most_axes=_MOST_AXES if packable else _FEW_AXES):
+    packable = small or (
+        num_ranks <= PARAMS.most_small_ranks and num_ranks * site.chunk_bytes <= 2 * PARAMS.most_packed_bytes
+    )
+    for grid in grids(site.topology, most_axes=PARAMS.most_packed_axes if packable else PARAMS.most_axes):
         if site.uniform and list(grid.sides) not in (sorted(grid.sides), sorted(grid.sides, reverse=True)):
             continue  # as good as one of those
         if packable or not site.linked_inside_nodes or len(grid.axes) == min(2, num_nodes):

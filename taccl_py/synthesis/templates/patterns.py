@@ -159,7 +159,7 @@ def exchange(
 
 
 def _at_once(site: TemplateSite, groups: tuple[tuple[int, ...], ...], num_bytes: float) -> bool:
-    """Whether everyone in each group can send to all others before anything arrives, if all of it goes in one piece or in many.
+    """True if everyone in each group can send to all others before anything arrives, if all of it goes in one piece or in many.
 
     Said of all that have parallel links, too, whose ports may be different ones.
     """
@@ -176,7 +176,7 @@ def _at_once(site: TemplateSite, groups: tuple[tuple[int, ...], ...], num_bytes:
 
 
 def _begins_before(topology: Topology, links: list[int], uses: Mapping[int, int], num_bytes: float) -> bool:
-    """Whether the last message on every resource begins before the first one over any of the links arrives."""
+    """True if the last message on every resource begins before the first one over any of the links arrives."""
     first_us = min(topology.message_us(link, num_bytes) for link in links)
     return all(
         (number - 1) * topology.occupancy_us(resource, num_bytes) < first_us for resource, number in uses.items()

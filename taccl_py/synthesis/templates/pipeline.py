@@ -14,17 +14,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
+from taccl_py.synthesis.templates.params import PARAMS
 from taccl_py.synthesis.templates.site import Edge, TemplateSite
+from taccl_py.tolerances import DIGITS
 from taccl_py.units import BYTES_PER_MB
-
-# Pieces of every stripe.
-_PIECES = tuple(1 << bit for bit in range(11))
-# Chunks, and moves, of a plan at most.
-MOST_CHUNKS, MOST_MOVES = 1024, 600_000
-# Of plans that take about as long the one with the fewest pieces will do.
-_WORTH = 0.005
-# Digits of a microsecond to which times are told apart.
-_DIGITS = 6
 
 # Whom each rank of a tree tells, in this order.
 Tells = Mapping[int, Sequence[int]]
@@ -69,17 +62,17 @@ class Pipeline:
             return None if num_chunks % stripes else self._cut(num_chunks // stripes)
         moves = stripes * (self.site.topology.num_ranks - 1)
         cut = [self._cut(1)]
-        for number in _PIECES[1:]:
+        for number in PARAMS.pipeline_pieces[1:]:
             # Time falls with the number of pieces until alphas outweigh what is gained.
             if (
-                number * stripes > MOST_CHUNKS
-                or number * moves > MOST_MOVES
+                number * stripes > PARAMS.most_pipeline_chunks
+                or number * moves > PARAMS.most_pipeline_messages
                 or (len(cut) > 1 and cut[-1].end_us > cut[-2].end_us)
             ):
                 break
             cut.append(self._cut(number))
         least_us = min(each.end_us for each in cut)
-        return next(each for each in cut if each.end_us <= least_us * (1 + _WORTH))
+        return next(each for each in cut if each.end_us <= least_us * (1 + PARAMS.least_pipeline_gain))
 
     def moves(self) -> Moves:
         """The plan in full; chunks are numbered piece by piece."""
@@ -93,7 +86,7 @@ class Pipeline:
                 later_us = piece * period_us
                 for e in edges:
                     # Of what is to start at the same time, rounding aside, the older piece goes first.
-                    start_us, end_us = (round(time_us + later_us, _DIGITS) for time_us in (e.start_us, e.end_us))
+                    start_us, end_us = (round(time_us + later_us, DIGITS) for time_us in (e.start_us, e.end_us))
                     found.append(TemplateMessage(e.src, e.dst, chunks, start_us, end_us))
         return tuple(sorted(found, key=lambda move: move.start))
 
@@ -108,7 +101,7 @@ class Pipeline:
         return replace(plan, end_us=first_us + (pieces - 1) * plan._period_us())
 
     def _period_us(self) -> float:
-        """How long the busiest link or port is busy with a piece."""
+        """Time for which the busiest link or port is busy with a piece."""
         cost = self.site.topology.resource_cost
         return max(
             number * (cost[r][0] + cost[r][1] * self._chunk_bytes / BYTES_PER_MB) for r, number in self._uses.items()

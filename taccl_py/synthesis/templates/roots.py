@@ -8,15 +8,11 @@ from itertools import islice
 
 from taccl_py.synthesis.templates.circulant import Circulant
 from taccl_py.synthesis.templates.moves import Moves, TemplateMessage, TemplatePlan, in_turn, shifted
+from taccl_py.synthesis.templates.params import PARAMS
 from taccl_py.synthesis.templates.patterns import DIRECT, RING, axis, spread
-from taccl_py.synthesis.templates.pipeline import MOST_CHUNKS, MOST_MOVES, Pipeline
+from taccl_py.synthesis.templates.pipeline import Pipeline
 from taccl_py.synthesis.templates.site import Edge, TemplateSite
 from taccl_py.synthesis.templates.spreading import handed_out, ring_sets
-
-# Into how many pieces a broadcast may be cut.
-_PIECES = (1, 2, 4, 8, 16, 32, 64)
-# Pipelines that are written out at most.
-_MOST_PIPELINES = 3
 
 
 def center(site: TemplateSite) -> int:
@@ -44,7 +40,7 @@ def broadcast_plans(site: TemplateSite, root: int, num_pieces: int | None) -> It
         Into how many chunks the buffer is cut, or None to try several.
     """
     ranks = [rank for ranks in site.topology.node_ranks for rank in ranks]
-    for pieces in (num_pieces,) if num_pieces is not None else _PIECES:
+    for pieces in (num_pieces,) if num_pieces is not None else PARAMS.root_pieces:
         small = replace(site, chunk_bytes=site.chunk_bytes / pieces)
         for name, edges in _trees(small, root, ranks):
             yield TemplatePlan(f"{name}, {pieces} pieces", pieces, _pipelined(edges, root, pieces))
@@ -99,8 +95,8 @@ def _around_rings(site: TemplateSite, root: int, num_pieces: int | None) -> Iter
     for rings in ring_sets(site):
         number = len(rings)
         chains = [ring[ring.index(root) :] + ring[: ring.index(root)] for ring in rings]
-        for pieces in (num_pieces,) if num_pieces is not None else [each * number for each in _PIECES]:
-            if number > 1 and pieces % number == 0 and pieces <= _PIECES[-1]:
+        for pieces in (num_pieces,) if num_pieces is not None else [each * number for each in PARAMS.root_pieces]:
+            if number > 1 and pieces % number == 0 and pieces <= PARAMS.root_pieces[-1]:
                 moves = [
                     replace(move, chunks=(move.chunks[0] * number + j,))
                     for j, chain in enumerate(chains)
@@ -134,7 +130,7 @@ def _down_inner_trees(site: TemplateSite, root: int, num_pieces: int | None) -> 
         pipeline = Pipeline(site, root, site.chunk_bytes, (trees,)).best(num_pieces)
         if pipeline is not None:
             found.append((number, pipeline))
-    for number, pipeline in sorted(found, key=lambda each: (each[1].end_us, each[0]))[:_MOST_PIPELINES]:
+    for number, pipeline in sorted(found, key=lambda each: (each[1].end_us, each[0]))[: PARAMS.most_pipelines]:
         name = f"{number} trees with different inner ranks, {pipeline.num_chunks} pieces"
         yield TemplatePlan(name, pipeline.num_chunks, pipeline.moves())
 
@@ -146,7 +142,7 @@ def _in_rounds(site: TemplateSite, root: int, num_pieces: int | None) -> Iterato
         return
     rounds = Circulant.of(num_ranks)
     alpha_us = site.topology.message_us(0, 0.0)
-    most = max(1, min(MOST_CHUNKS, MOST_MOVES // num_ranks))
+    most = max(1, min(PARAMS.most_pipeline_chunks, PARAMS.most_pipeline_messages // num_ranks))
     ideal = min(most, rounds.best_pieces(alpha_us, site.topology.message_us(0, site.chunk_bytes) - alpha_us))
     # Most sizes are cut evenly by powers of two, which lowering likes.
     low = 1 << (ideal.bit_length() - 1)
@@ -267,7 +263,7 @@ def _halving(site: TemplateSite, root: int, ranks: list[int]) -> list[int] | Non
 
 
 def _border(site: TemplateSite, ranks: list[int], low: int, high: int) -> int:
-    """Where to halve: between nodes if there are several, else in the middle."""
+    """Place to halve at: between nodes if there are several, else in the middle."""
     node_of = site.topology.node_of
     borders = [i for i in range(low + 1, high) if node_of[ranks[i - 1]] != node_of[ranks[i]]]
     middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""What templates ask of a machine: who is linked to whom and at what cost, orders of ranks, trees, rings."""
+"""Machine as templates see it: links of ranks and their costs, orders of ranks, trees, rings."""
 
 from __future__ import annotations
 
@@ -8,23 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from taccl_py.synthesis.templates.params import PARAMS
+from taccl_py.tolerances import RELATIVE
 from taccl_py.topology.model import Topology
-
-# Ranks tried before the search for an order gives up.
-_TRIES = 3000
-# How many limits on the slowest link of a cycle are tried before all links may be used.
-_LIMITS = 3
-
-
-# Messages are small up to so many times the time of an empty one. Among more ranks than that, copies in small pieces are so
-# many that nothing counts as small.
-_SMALL, MANY_RANKS = 2.0, 128
 
 
 def is_small(topology: Topology, link: int, num_bytes: float) -> bool:
-    """Whether the bytes of a message take no longer than an empty one, so that copies may keep it whole."""
-    few = topology.num_ranks <= MANY_RANKS
-    return few and topology.message_us(link, num_bytes) <= _SMALL * topology.message_us(link, 0.0)
+    """True if the bytes of a message take no longer than an empty one, so that copies may keep it whole."""
+    few = topology.num_ranks <= PARAMS.most_small_ranks
+    return few and topology.message_us(link, num_bytes) <= PARAMS.small_message_factor * topology.message_us(link, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,26 +62,26 @@ class TemplateSite:
         return tuple(tuple(sorted(dsts, key=lambda d: (self.cost_us[src, d], d))) for src, dsts in enumerate(found))
 
     def linked(self, src: int, dst: int) -> bool:
-        """Whether there is a link."""
+        """True if there is a link."""
         return (src, dst) in self.cost_us
 
     def all_small(self, num_bytes: float) -> bool:
-        """Whether so many bytes are a small message on every link."""
+        """True if so many bytes are a small message on every link."""
         return all(is_small(self.topology, link, num_bytes) for link in range(len(self.topology.links)))
 
     @cached_property
     def linked_inside_nodes(self) -> bool:
-        """Whether every two ranks of a node have a link."""
+        """True if every two ranks of a node have a link."""
         return all(self.linked(a, b) for ranks in self.topology.node_ranks for a in ranks for b in ranks if a != b)
 
     @cached_property
     def all_linked(self) -> bool:
-        """Whether every two ranks have a link."""
+        """True if every two ranks have a link."""
         return len(self.cost_us) == self.topology.num_ranks * (self.topology.num_ranks - 1)
 
     @cached_property
     def uniform(self) -> bool:
-        """Whether every two ranks have one link, all at one cost, and share no port with others: any order of ranks is as good."""
+        """True if every two ranks have one link, all at one cost, and share no port with others: any order of ranks is as good."""
         own = all(min(map(len, ends)) == 1 for ends in self._ends_of_ports.values())
         return (
             own
@@ -100,7 +92,7 @@ class TemplateSite:
 
     @cached_property
     def one_ported(self) -> bool:
-        """Whether every rank has a port for all that it sends and one for all that it receives."""
+        """True if every rank has a port for all that it sends and one for all that it receives."""
         ends, others = self._ends_of_ports.values(), self.topology.num_ranks - 1
         out = {rank for senders, receivers in ends for rank in senders if (len(senders), len(receivers)) == (1, others)}
         into = {
@@ -120,7 +112,7 @@ class TemplateSite:
         return found
 
     def both_linked(self, one: int, other: int) -> bool:
-        """Whether there are links both ways."""
+        """True if there are links both ways."""
         return self.linked(one, other) and self.linked(other, one)
 
     @cached_property
@@ -194,7 +186,7 @@ class TemplateSite:
                 continue
             for other in self.neighbours[rank]:
                 through = far + self.cost_us[rank, other]
-                slack = 1e-9 * through
+                slack = RELATIVE * through
                 fewer = parent[other] >= 0 and children[rank] < children[parent[other]] - 1
                 if through < far_us[other] - slack or (abs(through - far_us[other]) <= slack and fewer):
                     if parent[other] >= 0:
@@ -244,7 +236,7 @@ class TemplateSite:
             for end in (0, 1)
         )
         limits_us = sorted({us for us in cost_us.values() if us >= least_us})
-        for limit_us in dict.fromkeys((*limits_us[:_LIMITS], *limits_us[-1:])):
+        for limit_us in dict.fromkeys((*limits_us[: PARAMS.slowest_link_limits], *limits_us[-1:])):
             found = self._cycle_within(ranks, load, {pair for pair, us in cost_us.items() if us <= limit_us})
             if found is not None:
                 return found
@@ -292,13 +284,13 @@ def _ordered(
     place = {rank: position for position, rank in enumerate(ranks)}
 
     def choices() -> list[int]:
-        """What may come next, the best last."""
+        """Ranks that may come next, the best last."""
         return sorted(
             (r for r in left if fits(order, r)), key=lambda r: (preference(order[-1], r), place[r]), reverse=True
         )
 
     open_choices = [choices()]
-    for _ in range(_TRIES):
+    for _ in range(PARAMS.order_tries):
         if not left and closes(order):
             return tuple(order)
         while open_choices and not open_choices[-1]:

@@ -10,14 +10,10 @@ from itertools import pairwise, permutations
 from taccl_py.synthesis.templates.delegates import Delegates
 from taccl_py.synthesis.templates.grids import walks
 from taccl_py.synthesis.templates.moves import Moves, TemplateMessage, TemplatePlan, end_of, in_turn, shifted
+from taccl_py.synthesis.templates.params import PARAMS
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING, RING, Axis, axis, spread
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.model import Topology
-
-# Most rings that share the work.
-_MOST_RINGS = 8
-# More rings must take at least this share of the load off.
-_WORTH_A_RING = 0.99
 
 
 def allgather_plans(site: TemplateSite, chunks_per_rank: int | None) -> Iterator[TemplatePlan]:
@@ -57,7 +53,7 @@ def _own_chunks(site: TemplateSite, chunks_per_rank: int) -> dict[int, tuple[int
 
 
 def flood(site: TemplateSite, groups: Iterable[tuple[int, ...]], held: Mapping[int, tuple[int, ...]]) -> Moves | None:
-    """What each rank holds to its group along quickest paths, one hop a step, together with whatever takes the same hop.
+    """Send what each rank holds to its group along quickest paths, one link a step, in one message with all that takes the same link.
 
     None if a rank of a group is cut off, or a path leads out of its group.
     """
@@ -166,7 +162,7 @@ def ring_sets(site: TemplateSite) -> Iterator[tuple[tuple[int, ...], ...]]:
     load = [0] * topology.num_resources
     rings: list[tuple[int, ...]] = []
     least_us = math.inf
-    while len(rings) < _MOST_RINGS:
+    while len(rings) < PARAMS.most_rings:
         turn = len(rings) if topology.num_nodes > 1 else 0
         order = [rank for ranks in topology.node_ranks for rank in _rotated(ranks, turn)]
         cycle = site.cycle(order, load)
@@ -179,7 +175,7 @@ def ring_sets(site: TemplateSite) -> Iterator[tuple[tuple[int, ...], ...]]:
             _add_load(topology, ring, load)
         for number in (1, len(rings)) if not math.isfinite(least_us) else (len(rings),):
             share_us = _busiest_us(site, rings[:number]) / number
-            if share_us < least_us * _WORTH_A_RING:
+            if share_us < least_us * PARAMS.ring_load_factor:
                 least_us = share_us
                 yield tuple(rings[:number])
 
@@ -269,7 +265,7 @@ def camps(site: TemplateSite) -> Iterator[Camp]:
 
 @dataclass(frozen=True, slots=True)
 class _MessageSort:
-    """What tells leaders apart: the time of a tree in their camp, and of messages between them."""
+    """Kind of leaders: the time of a tree in their camp, and of messages between them."""
 
     inside_us: float
     across_us: tuple[float, ...]
@@ -332,7 +328,7 @@ def _spread_in(camp: Camp, site: TemplateSite, held: dict[int, tuple[int, ...]],
 def _around_node(
     camp: Camp, site: TemplateSite, share: dict[int, tuple[int, ...]], known: dict[int, tuple[int, ...]]
 ) -> Moves:
-    """What the leaders of a node have, to all of the node; `known` is what their camps have already."""
+    """Send what the leaders of a node have to all of the node; `known` is what their camps have already."""
     node_of = site.topology.node_of
     among = spread((camp.local,), share) if camp.local is not None else ()
     out: list[TemplateMessage] = []

@@ -13,13 +13,11 @@ from math import prod
 from taccl_py.synthesis.templates.delegates import Delegates
 from taccl_py.synthesis.templates.grids import RankGrid, Walk, grids, walks
 from taccl_py.synthesis.templates.moves import Moves, TemplateMessage, TemplatePlan, cut, in_pieces, in_turn, turned
+from taccl_py.synthesis.templates.params import PARAMS
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING, exchange, spread
 from taccl_py.synthesis.templates.roots import broadcast_plans, center
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.synthesis.templates.spreading import Camp, camps, handed_out, sparse_plans
-
-# More links a rank than this, and a meeting gains nothing over an exchange.
-_MOST_NEIGHBOURS = 8
 
 
 def allreduce_plans(site: TemplateSite, back: TemplateSite, chunks_per_rank: int | None) -> Iterator[TemplatePlan]:
@@ -156,7 +154,7 @@ def _meetings(site: TemplateSite, chunks_per_rank: int) -> Iterator[TemplatePlan
 
 def _hosts(site: TemplateSite) -> Iterator[tuple[int, ...]]:
     """Pairs of linked ranks, and cycles of four."""
-    if max(len(others) for others in site.neighbours) > _MOST_NEIGHBOURS:
+    if max(len(others) for others in site.neighbours) > PARAMS.most_meeting_links:
         return
     for one in range(site.topology.num_ranks):
         near = [rank for rank in site.neighbours[one] if rank > one and site.linked(rank, one)]

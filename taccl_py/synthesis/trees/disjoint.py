@@ -22,14 +22,13 @@ from taccl_py.solvers.max_flow import FlowNetwork
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.packing import SpanningTree
+from taccl_py.synthesis.trees.params import PARAMS
 from taccl_py.synthesis.trees.rounding import TreeSet, piece_us
-
-_EPSILON = 1e-9
-_UNLIKE = 0.5
+from taccl_py.tolerances import RELATIVE
 
 
 def shares_only_links(network: CapacityNetwork) -> bool:
-    """Whether trees meet in links only: no links share a port that takes time, no symmetry repeats trees, and all may go everywhere."""
+    """True if trees meet in links only: no links share a port that takes time, no symmetry repeats trees, and all may go everywhere."""
     users = np.bincount(network.resources[network.beta > 0], minlength=network.num_resources)
     to_root = network.dst == np.array(network.roots)[:, None]
     is_same = bool((network.permitted | to_root == (network.permitted | to_root)[0]).all())
@@ -85,7 +84,7 @@ def _capacities(network: CapacityNetwork, load_us: float, parts: int) -> IntArra
     """Trees that a link can carry if it takes no longer than so many us per megabyte, [link]."""
     beta, most = network.beta.max(axis=1), parts * len(network.roots)
     fitting = np.full(len(beta), float(most))
-    np.divide(load_us * parts * (1 + _EPSILON), beta, out=fitting, where=beta > 0)
+    np.divide(load_us * parts * (1 + RELATIVE), beta, out=fitting, where=beta > 0)
     whole: IntArray = np.minimum(fitting, most).astype(np.int64)
     return whole
 
@@ -119,7 +118,7 @@ class _TreeGrowth:
             self._join(tree, network.roots[root])
 
     def can_be_completed(self) -> bool:
-        """Whether all trees can still reach all ranks."""
+        """True if all trees can still reach all ranks."""
         wanted = len(self._roots)
         return all(self._flows.flow(self._source, rank) >= wanted for rank in range(self._network.num_ranks))
 
@@ -129,7 +128,7 @@ class _TreeGrowth:
         parts = len(self._roots) // len(network.roots)
         time_us = piece_us(network, parts)
         if seed:
-            time_us = time_us * (1 + _UNLIKE * np.random.default_rng(seed).random(len(time_us)))
+            time_us = time_us * (1 + PARAMS.disjoint_noise * np.random.default_rng(seed).random(len(time_us)))
         links_from = _links_from(network)
         hops = [
             (float(time_us[link]), tree, link)
@@ -151,7 +150,7 @@ class _TreeGrowth:
         return tuple(SpanningTree(root, links) for root, links in zip(self._roots, self._into, strict=True))
 
     def _may_take(self, tree: int, link: int) -> bool:
-        """Whether all trees can be completed after a tree has taken a link to a rank that it does not have."""
+        """True if all trees can be completed after a tree has taken a link to a rank that it does not have."""
         network, flows = self._network, self._flows
         sender, rank = int(network.src[link]), int(network.dst[link])
         if self._has[tree, rank] or not self._left[link] or not network.permitted[self._roots[tree], link]:

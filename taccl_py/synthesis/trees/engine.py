@@ -29,6 +29,7 @@ from taccl_py.schedule.transform import combining
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
+from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.reversal import reduce_by_broadcast
 from taccl_py.synthesis.templates.moves import cut
 from taccl_py.synthesis.trees.grove import SharedTreeSetFinder, groves
@@ -37,6 +38,7 @@ from taccl_py.synthesis.trees.jobs import PieceMessage, gather_jobs, reduce_jobs
 from taccl_py.synthesis.trees.lift import lifted
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, TreePlan, list_schedule
+from taccl_py.synthesis.trees.params import PARAMS
 from taccl_py.synthesis.trees.pipeline import Promise, promise_of
 from taccl_py.synthesis.trees.rails import RailSearch, TreeRails
 from taccl_py.synthesis.trees.resize import resized
@@ -47,68 +49,15 @@ from taccl_py.synthesis.trees.turnaround import turned_around
 from taccl_py.synthesis.trees.woods import ROUTED, TreePacking
 from taccl_py.synthesis.trees.work import StagesOnly, TreeSearch
 from taccl_py.synthesis.uneven import fit_to_size, usable_counts
+from taccl_py.tolerances import DIGITS, ROUNDED
 from taccl_py.units import BYTES_PER_MB
 
-# Numbers of trees for each root, and of pieces for each tree.
-_PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 11, 13, 16, 24)
-_CUTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
-# With the number that promises most it begins at this part of it, after a few coarse ones.
-_COARSE_CUTS, _COARSEST = (2, 8), 0.4
-# Pieces of a root's data: of each root where there are many, and of the only one.
-_MOST_PIECES, _MOST_PIECES_OF_ONE = 64, 1024
-# Messages of the whole machine, and jobs, beyond which finer pieces cost more time than they save.
-_MOST_MESSAGES = 200_000
-_MOST_JOBS = 12_000
-# Jobs up to which the one best way to order is still tried.
-_MOST_JOBS_OF_ONE_RULE = 100_000
 _RULES = (
-    DispatchRule(0.0), DispatchRule(0.15), DispatchRule(0.25), DispatchRule(0.35, least=8.0), DispatchRule(0.5, least=16.0), DispatchRule(1.0), DispatchRule(0.0, backwards=True),
-    DispatchRule(paced=True), DispatchRule(paced=True, backwards=True),
-)  # fmt: skip
-# Ways to order that are kept when pieces become finer.
-_FEWEST_RULES = 3
-# Part of what a rank may have in the XML that is left for its messages, beside threadblocks and what waits only.
-_SHARE_OF_STEPS = 0.95
-# Plans that are ordered anew at random, and how often: fewer times the more jobs they have.
-_MOST_SHAKEN = 3
-_MOST_RESTARTS, _RESTART_JOBS = 24, 24_000
-# A finer cut must be worth this much.
-_WORTH = 0.001
-_TOLERANCE = 1e-6
-# On machines with at most so many places in trees, trees are made for all numbers before the best numbers are chosen.
-_FEW_PLACES = 200
-# On those with less than so many, direct ones also get trees of more load.
-_VERY_FEW_PLACES = 64
-# Places in direct trees up to which they are grown, which takes as many maximum flows.
-_MOST_GROWN = 6_000
-# Places in trees that are grown another time with other seeds, and seeds: a few ranks have few different trees.
-_MOST_REGROWN, _MOST_SEEDS = 10_000, 200
-# Trees of one root that promise to take so many times as long as the best are not tried.
-_NO_MORE = 1.1
-# Numbers of trees that are tried; numbers of pieces in a row that may be no better.
-_MOST_FORESTS, _FEWEST_FORESTS = 4, 3
-_MOST_FAILURES = 2
-# Other schedules that are kept: how many, how much slower, and of how large plans at most (jobs of one image).
-_MOST_RUNNERS_UP, _RUNNER_UP, _MOST_JOBS_OF_RUNNERS_UP = 4, 1.12, 6_000
-# A plan whose sizes are still to be chosen may come to so many times less than it takes.
-_RIVAL = 1.005
-# The search ends this near to the bound.
-_NEAR = 1.003
-# Times at the bound from so many of the longest alphas on make it worth while to let sizes taper.
-_LONG = 100.0
-_USUAL_PIECES = 8
-_MOST_RESIZED = 6
-# Plans of an AllGather that are tried for each half of an AllReduce, which takes so many times as long as their bounds without them.
-_MOST_TURNED, _FAR = 3, 1.02
-# A hub must need so many times less of the fullest link or port than a ReduceScatter and an AllGather; among more ranks its trees are
-# too deep, and take too long, sooner where they are rounded.
-_GAIN, _MOST_RANKS_OF_HUB, _MOST_RANKS_OF_DIRECT_HUB = 1.1, 100, 300
-# Where it needs so much less, it gets all time and not half; if its plan is so much faster than those one after the other can be, they
-# are not tried.
-_MUCH_LESS, _CLEARLY_LESS = 0.75, 0.9
-# Plans of more jobs get no linear program for their sizes: it takes long, and among so many pieces there is little to gain. Where
-# their pieces are no chunks that serve the size, every piece becomes at least so many chunks.
-_MANY_JOBS, _CHUNKS_OF_A_PIECE = 2_000, 4
+    *(DispatchRule(patience, least) for patience, least in PARAMS.dispatch_rules),
+    DispatchRule(backwards=True),
+    DispatchRule(paced=True),
+    DispatchRule(paced=True, backwards=True),
+)
 
 
 def synthesize_trees(demand: Demand, options: Options, events: Events) -> Synthesis:
@@ -159,7 +108,7 @@ class _TreesRun:
         answer = Synthesis(best, self.bound, proof, solver, self.work.stage_seconds, tuple(others))
         with self.work.stage("chunks"):
             limits = self.work.left()
-            near_us = choices[0].plan.end_us * _RIVAL if choices[0].sized else math.inf
+            near_us = choices[0].plan.end_us * PARAMS.unsized_factor if choices[0].sized else math.inf
             pairs = zip(choices, schedules, strict=True)
             sized = [schedule for choice, schedule in pairs if choice.sized or choice.plan.end_us > near_us]
             return fit_to_size(answer, demand, limits, sized=sized)
@@ -167,7 +116,7 @@ class _TreesRun:
     def _found(self, base: TreePacking, backward: TreePacking | None) -> tuple[TreePacking, list[OrderChoice]]:
         """The best plans, the fastest first, and the machine that they are for."""
         hub, through_hub = (base, []) if backward is None else self._through_hub(base, backward)
-        enough_us = _CLEARLY_LESS * self._gathers_us if through_hub else 0.0
+        enough_us = PARAMS.hub_only_time * self._gathers_us if through_hub else 0.0
         if self._is_enough(through_hub) or (through_hub and through_hub[0].plan.end_us <= enough_us):
             return hub, through_hub
         found = self._search(base, backward)
@@ -176,21 +125,21 @@ class _TreesRun:
 
     def _through_hub(self, base: TreePacking, backward: TreePacking) -> tuple[TreePacking, list[OrderChoice]]:
         """Plans of an AllReduce through a hub, the fastest first, where a ReduceScatter and an AllGather would load links more."""
-        is_small = base.network.num_ranks <= _MOST_RANKS_OF_DIRECT_HUB
+        is_small = base.network.num_ranks <= PARAMS.most_direct_hub_ranks
         if not (is_small and self._is_free and backward.is_alike and self._is_long(base.network)):
             return base, []
-        if self._gathers_us < self.bound.time_us * _GAIN:
+        if self._gathers_us < self.bound.time_us * PARAMS.hub_gain:
             return base, []
         demand = replace(self.demand, kind=Kind.BROADCAST, root=hub_of(base.network))
         forth, back = (TreePacking(demand, self.work, backwards=way, symmetric=False) for way in (False, True))
         forth.let_links_carry_both_ways()
         back.share(forth)
-        if not forth.is_direct and base.network.num_ranks > _MOST_RANKS_OF_HUB:
+        if not forth.is_direct and base.network.num_ranks > PARAMS.most_hub_ranks:
             return base, []
         load_us = forth.least_load_us() * self.demand.size_bytes / BYTES_PER_MB
-        if self._gathers_us < load_us * _GAIN:
+        if self._gathers_us < load_us * PARAMS.hub_gain:
             return base, []
-        share = 1.0 if load_us < self._gathers_us * _MUCH_LESS else 0.5
+        share = 1.0 if load_us < self._gathers_us * PARAMS.hub_only_load else 0.5
         run = _TreesRun(demand, TreeSearch(self.work.left(share), self.work.events, self.work))
         run.bound = self.bound
         found = [shared_out(self.demand, choice) for choice in run._search(forth, back)]
@@ -225,7 +174,7 @@ class _TreesRun:
         if not tapered and found and not self._is_enough(found):
             found += self._tapered(base, backward, found)
         with self.work.stage("order"):
-            for choice in sorted(found, key=lambda c: c.plan.end_us)[:_MOST_SHAKEN]:
+            for choice in sorted(found, key=lambda c: c.plan.end_us)[: PARAMS.most_shaken]:
                 found += self._shaken(choice, found)
         with self.work.stage("sizes"):
             found += self._resized(base.network, found)
@@ -254,16 +203,16 @@ class _TreesRun:
             return self._promise(network, forests).time_us
 
         found = []
-        for forests in sorted(grown, key=promised_us)[:_MOST_FORESTS]:
+        for forests in sorted(grown, key=promised_us)[: PARAMS.most_tree_counts]:
             parts = forests[0].parts
-            seeds = range(1, 1 + min(_MOST_SEEDS, _MOST_REGROWN // (parts * _places(network))))
+            seeds = range(1, 1 + min(PARAMS.most_seeds, PARAMS.most_regrown_places // (parts * _places(network))))
             others = [other for seed in seeds if (other := _grown(bases, parts, self.work.limits.seed + seed))]
             found.append(min([forests, *others], key=promised_us))
         found.sort(key=promised_us)
-        return [forests for forests in found if promised_us(forests) < promised_us(found[0]) * _NO_MORE]
+        return [forests for forests in found if promised_us(forests) < promised_us(found[0]) * PARAMS.promise_factor]
 
     def _promise(self, network: CapacityNetwork, forests: Sequence[TreeSet]) -> Promise:
-        """What direct trees of one root promise in no more pieces than can be."""
+        """Promise of direct trees of one root in no more pieces than can be."""
         most = forests[0].parts * max(self._possible_cuts(network, forests))
         return promise_of(network, forests[0], self._share_mb, most, both_ways=len(forests) > 1)
 
@@ -286,11 +235,11 @@ class _TreesRun:
         for cuts in self._numbers_of_cuts(base, forests):
             if self._is_enough([*before, *found]):
                 break
-            if found and found.index(_best(found)) < len(found) - _MOST_FAILURES:
+            if found and found.index(_best(found)) < len(found) - PARAMS.most_failures:
                 break
             sums = reduce_jobs(network, backward.network, forests[1], cuts) if backward is not None else ()
             jobs = tuple(gather_jobs(network, forests[0], cuts, sums))
-            if len(jobs) > _MOST_JOBS:
+            if len(jobs) > PARAMS.most_ruled_messages:
                 rules = rules[:1]
             costs = PieceCosts.of(network, self._piece_bytes(parts * cuts), (1,) * (parts * cuts))
             plans = self._planned(jobs, costs, rules)
@@ -314,8 +263,13 @@ class _TreesRun:
     def _evened(self, choice: OrderChoice) -> OrderChoice:
         """The same with pieces of nearly as many chunks each, where there are too many for better sizes to be found."""
         counts = usable_counts(self.demand)
-        count = min((count for count in counts if count >= _CHUNKS_OF_A_PIECE * choice.num_chunks), default=0)
-        if not self._is_free or not count or choice.num_chunks in counts or len(choice.jobs) <= _MANY_JOBS:
+        count = min((count for count in counts if count >= PARAMS.evened_piece_chunks * choice.num_chunks), default=0)
+        if (
+            not self._is_free
+            or not count
+            or choice.num_chunks in counts
+            or len(choice.jobs) <= PARAMS.most_sized_messages
+        ):
             return choice
         finer = choice.costs.scaled(self._piece_bytes(count) / self._piece_bytes(choice.num_chunks))
         costs = replace(finer, chunks=(tuple(map(len, cut(count, choice.num_chunks))),) * len(finer.chunks))
@@ -332,13 +286,13 @@ class _TreesRun:
     def _turned_around(self, base: TreePacking, backward: TreePacking, before: list[OrderChoice]) -> list[OrderChoice]:
         """Plans of an AllReduce that are one of a ReduceScatter and one of an AllGather."""
         least_us = (base.packing.bound_us + backward.packing.bound_us) * self._share_mb
-        if _best(before).plan.end_us < least_us * _FAR:
+        if _best(before).plan.end_us < least_us * PARAMS.turned_factor:
             return []
         rests = self._gathers(base, self.work.left(1.0 if backward.is_alike else 0.5))
         sums = rests if backward.is_alike else self._gathers(backward, self.work.left())
         turned = backward.network.problem.topology.reversed_link()
         with self.work.stage("order"):
-            pairs = product(sums[:_MOST_TURNED], rests[:_MOST_TURNED])
+            pairs = product(sums[: PARAMS.most_turned], rests[: PARAMS.most_turned])
             return [turned_around(base.network, turned, *pair) for pair in pairs]
 
     def _gathers(self, base: TreePacking, limits: Limits) -> list[OrderChoice]:
@@ -352,7 +306,7 @@ class _TreesRun:
         """Tapering plans on trees from one root each."""
         counts = usable_counts(self.demand)
         with self.work.stage("packing"):
-            piece_mb = self._share_mb / _USUAL_PIECES
+            piece_mb = self._share_mb / PARAMS.usual_shard_pieces
             grounds = shallow_grounds(base.network, base.packing, piece_mb, self.work.over)
         found = self._on_rails(base.network) if grounds[0].straight else []
         if found and not _is_small(base.network):
@@ -389,10 +343,10 @@ class _TreesRun:
             return []
         counts = usable_counts(self.demand)
         found: list[OrderChoice] = []
-        for choice in sorted(before, key=lambda c: c.plan.end_us)[:_MOST_RESIZED]:
+        for choice in sorted(before, key=lambda c: c.plan.end_us)[: PARAMS.most_resized]:
             if self._is_enough([*before, *found]):
                 break
-            if len(choice.jobs) > _MANY_JOBS:
+            if len(choice.jobs) > PARAMS.most_sized_messages:
                 continue
             better = resized(choice, self._piece_bytes, counts, self.work.left())
             found += [] if better is None else [better]
@@ -401,7 +355,7 @@ class _TreesRun:
     def _shaken(self, choice: OrderChoice, before: list[OrderChoice]) -> list[OrderChoice]:
         """The same in a slightly different order, a number of times."""
         found: list[OrderChoice] = []
-        for seed in range(1, min(_MOST_RESTARTS, _RESTART_JOBS // len(choice.jobs)) + 1):
+        for seed in range(1, min(PARAMS.most_restarts, PARAMS.restart_messages // len(choice.jobs)) + 1):
             if self._is_enough([*before, *found]):
                 break
             rule = replace(choice.rule, seed=self.work.limits.seed + seed)
@@ -410,18 +364,18 @@ class _TreesRun:
 
     @property
     def _is_free(self) -> bool:
-        """Whether numbers of trees and chunks may be chosen, and sizes."""
+        """True if numbers of trees and chunks may be chosen, and sizes."""
         return self.trees is None and self.demand.chunks_per_rank is None and self.demand.sketch is None
 
     def _is_long(self, network: CapacityNetwork) -> bool:
-        """Whether what is sent takes much longer than the alphas of some messages."""
-        return self.bound.time_us >= _LONG * float(network.least_message_us.max())
+        """True if what is sent takes much longer than the alphas of some messages."""
+        return self.bound.time_us >= PARAMS.long_alphas * float(network.least_message_us.max())
 
     def _is_enough(self, found: list[OrderChoice]) -> bool:
-        """Whether the search may end: its time is up, or there is next to nothing to gain."""
+        """True if the search may end: its time is up, or there is next to nothing to gain."""
         if not found:
             return False
-        return self.work.over() or _best(found).plan.end_us <= self.bound.time_us * _NEAR
+        return self.work.over() or _best(found).plan.end_us <= self.bound.time_us * PARAMS.enough_factor
 
     def _piece_bytes(self, pieces: int) -> float:
         return self.demand.chunk_bytes(self.demand.collective(pieces))
@@ -434,31 +388,31 @@ class _TreesRun:
     def _promising(self, base: TreePacking) -> list[int]:
         """Numbers of trees for each root to try: the most even ones first, and the smallest ones, which are best for small sizes."""
         numbers = self._numbers_of_parts(base.network)
-        numbers.sort(key=lambda parts: (round(base.least_load_us(parts), 6), parts))
+        numbers.sort(key=lambda parts: (round(base.least_load_us(parts), DIGITS), parts))
         if _is_small(base.network):
-            numbers.sort(key=lambda parts: (round(base.forest(parts).load_us, 6), parts))
-        return list(dict.fromkeys([*numbers[:_MOST_FORESTS], *sorted(numbers)[:_FEWEST_FORESTS]]))
+            numbers.sort(key=lambda parts: (round(base.forest(parts).load_us, DIGITS), parts))
+        return list(dict.fromkeys([*numbers[: PARAMS.most_tree_counts], *sorted(numbers)[: PARAMS.small_tree_counts]]))
 
     def _light(self, base: TreePacking) -> list[int]:
         """Numbers of trees to try on a direct machine: those with less load than all smaller numbers first, the least load first."""
         lighter: list[int] = []
         loads: dict[int, float] = {}
         for parts in self._numbers_of_parts(base.network):
-            if parts * _places(base.network) > _MOST_GROWN:
+            if parts * _places(base.network) > PARAMS.most_grown_places:
                 break
             loads[parts] = base.least_load_us(parts)
-            if not lighter or loads[parts] < loads[lighter[0]] * (1 - _TOLERANCE):
+            if not lighter or loads[parts] < loads[lighter[0]] * (1 - ROUNDED):
                 lighter.insert(0, parts)
         others = sorted((parts for parts in loads if parts not in lighter), key=lambda parts: (loads[parts], parts))
-        return [*lighter, *others] if _places(base.network) < _VERY_FEW_PLACES else lighter
+        return [*lighter, *others] if _places(base.network) < PARAMS.very_few_places else lighter
 
     def _numbers_of_parts(self, network: CapacityNetwork) -> list[int]:
         """Numbers of trees for each root that are possible."""
         if self.trees is not None:
             return [self.trees]
         wanted = self.demand.chunks_per_rank
-        most = min(_most_pieces(network), max(1, _MOST_MESSAGES // _places(network)))
-        return [parts for parts in _PARTS if parts <= most and (wanted is None or wanted % parts == 0)]
+        most = min(_most_pieces(network), max(1, PARAMS.most_messages // _places(network)))
+        return [parts for parts in PARAMS.tree_counts if parts <= most and (wanted is None or wanted % parts == 0)]
 
     def _numbers_of_cuts(self, base: TreePacking, forests: Sequence[TreeSet]) -> list[int]:
         """Numbers of pieces of each tree's data to try: where it is known about how many are best, coarser ones only to choose rules."""
@@ -467,7 +421,8 @@ class _TreesRun:
             return possible
         best = self._promise(base.network, forests).pieces / forests[0].parts
         coarse, fine = (
-            sorted(set(possible) & set(some)) for some in (_COARSE_CUTS, [c for c in possible if c >= best * _COARSEST])
+            sorted(set(possible) & set(some))
+            for some in (PARAMS.coarse_piece_counts, [c for c in possible if c >= best * PARAMS.least_promised_part])
         )
         return [cuts for cuts in coarse if cuts < fine[0]] + fine if fine else possible
 
@@ -477,14 +432,14 @@ class _TreesRun:
         if wanted is not None:
             return [wanted // parts]
         num_jobs = len(forests) * len(network.roots) * (network.num_ranks - 1) * parts
-        most_loaded = (MAX_XML_NODES - network.num_ranks) * _SHARE_OF_STEPS
+        most_loaded = (MAX_XML_NODES - network.num_ranks) * PARAMS.step_part
         most = min(
             _most_pieces(network) // parts,
-            _MOST_JOBS_OF_ONE_RULE // num_jobs,
-            _MOST_MESSAGES // (num_jobs * len(network.images)),
+            PARAMS.most_tree_messages // num_jobs,
+            PARAMS.most_messages // (num_jobs * len(network.images)),
             int(most_loaded / _busiest(network, forests)),
         )
-        return [cuts for cuts in _CUTS if cuts <= max(1, most)]
+        return [cuts for cuts in PARAMS.piece_counts if cuts <= max(1, most)]
 
     def _bound(self, base: TreePacking) -> Bound:
         """Best of what holds for every algorithm on the machine and, per megabyte, for every packing under the sketch's restrictions."""
@@ -510,7 +465,7 @@ class _TreesRun:
 
 def _with_prospects(ranked: Sequence[DispatchRule]) -> tuple[DispatchRule, ...]:
     """Rules for finer pieces: what was among the slower half will be so again, but for those that come into their own there."""
-    most = max(_FEWEST_RULES, (len(ranked) + 1) // 2)
+    most = max(PARAMS.fewest_rules, (len(ranked) + 1) // 2)
     return (*ranked[:most], *(rule for rule in ranked[most:] if rule.paced))
 
 
@@ -528,17 +483,17 @@ def _grown(bases: Sequence[TreePacking], parts: int, seed: int) -> list[TreeSet]
 
 
 def _most_pieces(network: CapacityNetwork) -> int:
-    return _MOST_PIECES_OF_ONE if _is_single(network) else _MOST_PIECES
+    return PARAMS.most_pieces_of_one_root if _is_single(network) else PARAMS.most_pieces
 
 
 def _is_single(network: CapacityNetwork) -> bool:
-    """Whether there are the trees of one root only."""
+    """True if there are the trees of one root only."""
     return len(network.images) * len(network.roots) == 1
 
 
 def _is_small(network: CapacityNetwork) -> bool:
-    """Whether trees have so few places that making them takes next to no time."""
-    return _places(network) <= _FEW_PLACES
+    """True if trees have so few places that making them takes next to no time."""
+    return _places(network) <= PARAMS.few_places
 
 
 def _places(network: CapacityNetwork) -> int:
@@ -547,22 +502,22 @@ def _places(network: CapacityNetwork) -> int:
 
 def _best(found: list[OrderChoice]) -> OrderChoice:
     """The fastest plan; of those that are about as fast, the one with the fewest pieces."""
-    limit_us = min(choice.plan.end_us for choice in found) * (1 + _WORTH)
+    limit_us = min(choice.plan.end_us for choice in found) * (1 + PARAMS.least_gain)
     return min((c for c in found if c.plan.end_us <= limit_us), key=lambda c: (c.num_chunks, c.plan.end_us))
 
 
 def _rivals(best: OrderChoice, found: list[OrderChoice]) -> list[OrderChoice]:
     """The fastest plan whose sizes are still to be chosen, if it may become faster than the best one, whose sizes are chosen."""
-    rivals = [c for c in found if not c.sized and c.plan.end_us <= best.plan.end_us * _RIVAL]
+    rivals = [c for c in found if not c.sized and c.plan.end_us <= best.plan.end_us * PARAMS.unsized_factor]
     return sorted(rivals, key=lambda c: c.plan.end_us)[:1] if best.sized else []
 
 
 def _coarser(found: list[OrderChoice]) -> list[OrderChoice]:
     """Plans with fewer pieces than the best one, the fastest first: connections hold only so many messages in the XML."""
     best = _best(found)
-    limit_us = best.plan.end_us * _RUNNER_UP
+    limit_us = best.plan.end_us * COMMON.runner_up_factor
     fastest: dict[int, OrderChoice] = {}
     for choice in sorted(found, key=lambda c: c.plan.end_us):
         if choice.num_chunks < best.num_chunks and choice.plan.end_us <= limit_us:
             fastest.setdefault(choice.num_chunks, choice)
-    return list(fastest.values())[:_MOST_RUNNERS_UP] if len(best.jobs) <= _MOST_JOBS_OF_RUNNERS_UP else []
+    return list(fastest.values())[: COMMON.most_runners_up] if len(best.jobs) <= PARAMS.most_runner_up_messages else []

@@ -20,12 +20,10 @@ from taccl_py.solvers.sparse import Coefficients, SparseProgram
 from taccl_py.synthesis.trees.jobs import downwards
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.packing import Packing, SpanningTree
+from taccl_py.synthesis.trees.params import PARAMS
+from taccl_py.tolerances import LEAST_AMOUNT
 
 FloatArray = NDArray[np.float64]
-
-# Links and ports with at least this part of the largest load are full.
-_FULL = 0.97
-_LEAST_AMOUNT = 1e-9
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class SharedTreeSet:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a packing should be like.
+    """Properties that shared trees should have.
 
     Attributes
     ----------
@@ -70,9 +68,9 @@ class Wish:
 # Wishes that have led to good plans.
 WISHES = tuple(
     Wish(part, end, depth, loss, least)
-    for loss, least in ((0.001, 0.02), (0.004, 0.06))
-    for part in (0.4, 0.3, 0.5)
-    for end, depth in ((1.0, 0.1), (0.3, 0.0), (1.0, 0.0))
+    for loss, least in PARAMS.shared_losses
+    for part in PARAMS.shared_busy_parts
+    for end, depth in PARAMS.shared_prices
 )
 
 
@@ -98,7 +96,7 @@ class SharedTreeSetFinder:
         self._loads = np.array([network.load(tree.used()) for tree in self._trees]) / packing.load_us
         pairs = zip(packing.trees, packing.amounts, strict=True)
         total = sum((amount * network.load(tree.used()) for tree, amount in pairs), np.zeros(network.num_resources))
-        full = np.append(total >= _FULL * total.max(), False)
+        full = np.append(total >= PARAMS.shared_full * total.max(), False)
         is_full = np.array(full[network.resources].any(axis=1), dtype=np.bool_)
         shapes = [_Shape.of(network, tree, is_full) for tree in self._trees]
         self._first = np.array([network.load(shape.first) for shape in shapes])[:, full[:-1]] / packing.load_us
@@ -112,12 +110,12 @@ class SharedTreeSetFinder:
             best, better = better, self._thinned(wish, better)
         if best is None:
             return None
-        order = sorted(np.flatnonzero(best > _LEAST_AMOUNT).tolist(), key=lambda i: self._trees[i].root)
+        order = sorted(np.flatnonzero(best > LEAST_AMOUNT).tolist(), key=lambda i: self._trees[i].root)
         return SharedTreeSet(tuple(self._trees[i] for i in order), tuple(float(best[i]) for i in order))
 
     def _thinned(self, wish: Wish, amounts: FloatArray) -> FloatArray | None:
         """Amounts without as many of the smallest trees as the others can do without at once, half of the small ones at most."""
-        used = np.flatnonzero(amounts > _LEAST_AMOUNT)
+        used = np.flatnonzero(amounts > LEAST_AMOUNT)
         small = used[amounts[used] < wish.least]
         ascending = small[np.argsort(amounts[small], kind="stable")]
         number = (len(small) + 1) // 2
@@ -167,7 +165,7 @@ class SharedTreeSetFinder:
 
 @dataclass(frozen=True)
 class _Shape:
-    """What matters of a tree: links that wait for no full link, links that no full link waits for, full links in a row."""
+    """Properties of a tree: links that wait for no full link, links that no full link waits for, full links in a row."""
 
     first: NDArray[np.int64]
     last: NDArray[np.int64]

@@ -17,10 +17,8 @@ from taccl_py.synthesis.sizes import apportion
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.order import OrderChoice, left_shifted
 from taccl_py.synthesis.trees.packing import hops_from
+from taccl_py.synthesis.trees.params import PARAMS
 from taccl_py.synthesis.uneven import usable_counts
-
-# Chunks of a piece on average, at least, where pieces are not all alike.
-_CHUNKS_OF_A_PIECE = 8
 
 
 def hub_of(network: CapacityNetwork) -> int:
@@ -53,7 +51,7 @@ def shared_out(demand: Demand, choice: OrderChoice) -> OrderChoice | None:
     ranks, whole = demand.topology.num_ranks, sum(sizes)
     counts = usable_counts(demand)
     exact = [count for count in counts if ranks * count % whole == 0]
-    enough = [count for count in counts if ranks * count >= _CHUNKS_OF_A_PIECE * len(sizes)]
+    enough = [count for count in counts if ranks * count >= PARAMS.hub_piece_chunks * len(sizes)]
     if not exact and not enough:
         return None
     count = min([*exact[:1], *enough[:1]])

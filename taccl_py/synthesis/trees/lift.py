@@ -35,11 +35,11 @@ def lifted(network: CapacityNetwork, choice: OrderChoice, collective: Collective
         jobs = [choice.jobs[index] for index in batch.jobs]
         first, begin = jobs[0], begins[jobs[0].root]
         own = [chunk for job in jobs for chunk in range(begin[job.piece], begin[job.end])]
-        messages = [own[at : at + MAX_COUNT] for at in range(0, len(own), MAX_COUNT)]
+        parts = [own[at : at + MAX_COUNT] for at in range(0, len(own), MAX_COUNT)]
         for image, link_image in zip(images, links, strict=True):
             offset = 0 if is_all else image[network.roots[first.root]] * choice.num_chunks
-            for message in messages:
-                chunks = tuple(offset + chunk for chunk in message)
+            for part in parts:
+                chunks = tuple(offset + chunk for chunk in part)
                 drafts.append(
                     UntimedMessage(link_image[first.link], chunks, batch.start_us, batch.end_us, first.reduce)
                 )

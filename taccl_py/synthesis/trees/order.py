@@ -12,25 +12,20 @@ from typing import TypeVar
 
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.solvers.limits import Over
+from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.trees.jobs import PieceMessage, followers
 from taccl_py.synthesis.trees.network import CapacityNetwork
+from taccl_py.synthesis.trees.params import PARAMS
+from taccl_py.tolerances import RELATIVE
 from taccl_py.units import BYTES_PER_MB
 from taccl_py.work import count_work
 
 _Setting = TypeVar("_Setting", bound=Hashable)
 
-_RELATIVE_PRECISION = 1e-9
-# Relative random change of the order.
-_JITTER = 0.3
-# A message for which nobody waits may take this many times as long as the longest one of a single piece.
-_STRETCH = 4.0
-# Links and ports with at least this part of the most work count as full.
-_FULL = 0.97
-
 
 @dataclass(frozen=True, slots=True)
 class MessageCost:
-    """What a message takes: for how long it occupies each resource, [(resource, us)], and its time from start to arrival."""
+    """Cost of a message: for how long it occupies each resource, [(resource, us)], and its time from start to arrival."""
 
     occupied: tuple[tuple[int, float], ...]
     time_us: float
@@ -38,7 +33,7 @@ class MessageCost:
 
 @dataclass(frozen=True)
 class PieceCosts:
-    """What pieces cost at one size.
+    """Costs of pieces at one size.
 
     Attributes
     ----------
@@ -88,7 +83,7 @@ class PieceCosts:
         return {}
 
     def of_message(self, link: int, chunks: float) -> MessageCost:
-        """What so many chunks take on a link; what is more than a step can carry is several messages."""
+        """Cost of so many chunks on a link; what is more than a step can carry is several messages."""
         found = self._of_messages.get((link, chunks))
         if found is None:
             steps = max(1, math.ceil(chunks / MAX_COUNT))
@@ -173,7 +168,7 @@ def climb(
 
 
 def _work(jobs: Sequence[PieceMessage], costs: PieceCosts) -> list[float]:
-    """What every resource has to do, without alpha."""
+    """Work of every resource, without alpha."""
     count = 1 + max((resource for job in jobs for resource in costs.resources[job.link]), default=-1)
     work = [0.0] * count
     for job in jobs:
@@ -185,7 +180,7 @@ def _work(jobs: Sequence[PieceMessage], costs: PieceCosts) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class DispatchRule:
-    """How to decide what goes when.
+    """Rule of dispatch: the order of messages, and what shares one.
 
     Attributes
     ----------
@@ -298,17 +293,17 @@ class _ListScheduling:
         self._way = _ways(jobs, costs, follows)
         self._missing = [len(lead) for lead in leads]
         rng = random.Random(rule.seed)
-        change = [1 + _JITTER * rng.random() if rule.seed else 1.0 for _ in jobs]
+        change = [1 + COMMON.jitter * rng.random() if rule.seed else 1.0 for _ in jobs]
         work = _work(jobs, costs)
         self._left = max(work, default=0.0)
         self._fullest = work.index(self._left) if work else 0
-        self._full = {resource for resource, time_us in enumerate(work) if time_us >= _FULL * self._left}
+        self._full = {resource for resource, time_us in enumerate(work) if time_us >= PARAMS.dispatch_full * self._left}
         turn = self._turns() if rule.stay else {}
         pace_us = self._left * rule.paced * (-1 if rule.backwards else 1)
         urgency = [way * change[i] * (1 + turn.get((jobs[i].root, jobs[i].link), 0)) for i, way in enumerate(self._way)]
         self._rank = [(job.turn, job.ahead * pace_us - urgency[i], job.piece, i) for i, job in enumerate(jobs)]
         usual = max((sum(chunks) / len(chunks) for chunks in costs.chunks), default=0.0)
-        self._longest = _STRETCH * max(
+        self._longest = PARAMS.stretch * max(
             (costs.of_message(link, usual).time_us for link in {job.link for job in jobs}), default=0.0
         )
         self._free = [0.0] * len(work)
@@ -341,7 +336,7 @@ class _ListScheduling:
         while self._events:
             now = self._events[0][0]
             candidates = []
-            while self._events and self._events[0][0] <= now * (1 + _RELATIVE_PRECISION):
+            while self._events and self._events[0][0] <= now * (1 + RELATIVE):
                 _, resource, arrived = heapq.heappop(self._events)
                 for job in arrived:
                     candidates += self._released(job)
@@ -366,7 +361,7 @@ class _ListScheduling:
 
     def _serve(self, candidates: list[tuple[_Rank, int]], now: float) -> None:
         """Start candidates in order; one that leaves its resource free makes room for the next that waits there."""
-        soon = now * (1 + _RELATIVE_PRECISION)
+        soon = now * (1 + RELATIVE)
         heapq.heapify(candidates)
         while candidates:
             rank, origin = heapq.heappop(candidates)
@@ -395,7 +390,7 @@ class _ListScheduling:
         return tuple(sorted(batch, key=lambda i: self._jobs[i].piece))
 
     def _may_join(self, index: int, batch: Sequence[int]) -> bool:
-        """Whether a job may share the message of others."""
+        """True if a job may share the message of others."""
         rule, costs, link = self._rule, self._costs, self._jobs[index].link
         message_us = costs.of_message(link, costs.size(self._jobs[i] for i in (*batch, index))).time_us
         if not self._follows[index] and message_us <= self._longest:

@@ -18,11 +18,9 @@ from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.trees.disjoint import grow
 from taccl_py.synthesis.trees.network import CapacityNetwork, FloatArray
 from taccl_py.synthesis.trees.packing import hops_from
+from taccl_py.synthesis.trees.params import PARAMS
 from taccl_py.synthesis.trees.rounding import TreeSet
-
-_EPSILON = 1e-6
-# Part of a hop by which ways that are as long as each other differ, so that no two corners are the best.
-_UNLIKE = 1e-3
+from taccl_py.tolerances import ROUNDED
 
 
 class HubTrees:
@@ -84,12 +82,12 @@ class HubTrees:
         least_us = self._least_us or 0.0
         beta = np.unique(self._beta[self._beta > 0])
         loads = np.unique(np.outer(np.arange(1, parts + 1), beta / parts))
-        return np.asarray(loads[loads >= least_us * (1 - _EPSILON)], dtype=np.float64)
+        return np.asarray(loads[loads >= least_us * (1 - ROUNDED)], dtype=np.float64)
 
     def _capacities(self, load_us: float, parts: int) -> FloatArray:
         """Trees that a pair of links can carry in that time, [pair]."""
         fitting = np.full(len(self._beta), float(parts))
-        np.divide(load_us * parts * (1 + _EPSILON), self._beta, out=fitting, where=self._beta > 0)
+        np.divide(load_us * parts * (1 + ROUNDED), self._beta, out=fitting, where=self._beta > 0)
         whole: FloatArray = np.minimum(np.floor(fitting), parts)
         return whole
 
@@ -107,12 +105,12 @@ class HubTrees:
         return float("inf") if amounts is None else float(amounts[links])
 
     def _directed(self, capacities: FloatArray, parts: int, seed: int) -> IntArray | None:
-        """How many trees can take each link so that all can be completed, [link]; None if no division over directions is enough."""
+        """Numbers of trees that can take each link so that all can be completed, [link]; None if no division over directions is enough."""
         network = self._network
         hops = hops_from(network, 0)
         # How much longer a way is for taking this link, in hops.
         detour = np.maximum(0.0, hops[network.src] + 1 - hops[network.dst])
-        cost = detour + _UNLIKE * np.random.default_rng(seed).random(len(detour))
+        cost = detour + PARAMS.path_noise * np.random.default_rng(seed).random(len(detour))
         amounts = self._solved(self._program(cost, capacities, capacities), parts)
         if amounts is None:
             return None
@@ -158,7 +156,7 @@ class HubTrees:
         found: dict[bytes, IntArray] = {}
         for rank in self._others:
             cut = min_cut(network.src, network.dst, amounts, self._hub, rank)
-            if cut.flow < wanted * (1 - _EPSILON):
+            if cut.flow < wanted * (1 - ROUNDED):
                 links = np.flatnonzero(cut.near[network.src] & ~cut.near[network.dst])
                 found[links.tobytes()] = links
         return list(found.values())

@@ -22,18 +22,11 @@ from taccl_py.solvers.limits import Over, never
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.trees.arborescence import cheapest_arborescence
 from taccl_py.synthesis.trees.network import CapacityNetwork
+from taccl_py.synthesis.trees.params import PARAMS
+from taccl_py.tolerances import LEAST_AMOUNT, LP_GAP
 from taccl_py.work import count_work
 
 FloatArray = NDArray[np.float64]
-
-_GAP = 1e-7
-# How exactly the rest is packed while trees are settled one by one.
-_DIVE_GAP = 1e-3
-# What the loads of lean trees cost while they are settled, beside the goal for the fullest resource.
-_LEAN = 0.05
-# Share of the average link price that every hop from the root adds, so that trees of equal price come out shallow.
-_HOP_SHARE = 1e-5
-_LEAST_AMOUNT = 1e-9
 
 
 @dataclass(frozen=True)
@@ -82,9 +75,9 @@ class Packing:
 def pack_trees(network: CapacityNetwork, over: Over) -> Packing:
     """Optimal packing, or the best one when time is up."""
     program = _TreeProgram(network, [1.0] * len(network.roots))
-    solution = program.improve(_GAP, over)
+    solution = program.improve(LP_GAP, over)
     bound = program.bound if over() else max(program.bound, program.exact_bound(solution.prices))
-    used = np.flatnonzero(solution.amounts > _LEAST_AMOUNT)
+    used = np.flatnonzero(solution.amounts > LEAST_AMOUNT)
     trees = tuple(program.trees)
     return Packing(tuple(trees[i] for i in used), solution.amounts[used], solution.objective, bound, trees)
 
@@ -116,11 +109,13 @@ def dive(
     """
     demands = [float(parts)] * len(network.roots)
     loads = sum(float(network.load(tree.used()).sum()) for tree in packing.trees) / len(packing.trees)
-    program = _TreeProgram(network, demands, packing.trees, goal=goal, lean=_LEAN * goal / (loads * sum(demands)))
+    program = _TreeProgram(
+        network, demands, packing.trees, goal=goal, lean=PARAMS.load_price * goal / (loads * sum(demands))
+    )
     settled: list[SpanningTree] = []
     left = [parts] * len(network.roots)
     while any(left):
-        amounts = program.improve(_DIVE_GAP, over).amounts
+        amounts = program.improve(PARAMS.settling_gap, over).amounts
         chosen = _most_used(program.trees, amounts, left, at_once)
         for tree in chosen:
             left[tree.root] -= 1
@@ -134,14 +129,14 @@ def _most_used(trees: list[SpanningTree], amounts: FloatArray, left: list[int], 
     chosen: list[SpanningTree] = []
     room = list(left)
     for tree, amount in zip(trees, amounts.tolist(), strict=True):
-        times = min(room[tree.root], int(amount + _LEAST_AMOUNT))
+        times = min(room[tree.root], int(amount + LEAST_AMOUNT))
         room[tree.root] -= times
         chosen += [tree] * times
-    fraction = amounts - np.floor(amounts + _LEAST_AMOUNT)
+    fraction = amounts - np.floor(amounts + LEAST_AMOUNT)
     roots: set[int] = set()
     for i in np.argsort(-fraction, kind="stable").tolist():
         tree = trees[i]
-        if len(roots) < at_once and room[tree.root] and tree.root not in roots and fraction[i] > _LEAST_AMOUNT:
+        if len(roots) < at_once and room[tree.root] and tree.root not in roots and fraction[i] > LEAST_AMOUNT:
             roots.add(tree.root)
             chosen.append(tree)
     return chosen
@@ -173,14 +168,14 @@ class _TreeProgram:
         """Add trees until the optimum is reached within a relative gap."""
         if not self.trees:
             uniform = np.full(self._network.num_resources, 1.0 / self._network.num_resources)
-            self._add(offer.tree for offer in self._finder.cheapest(uniform, _HOP_SHARE))
+            self._add(offer.tree for offer in self._finder.cheapest(uniform, PARAMS.hop_price))
         while True:
             solution = self._master.solve()
-            offers = self._finder.cheapest(solution.prices + self._lean, _HOP_SHARE, over)
+            offers = self._finder.cheapest(solution.prices + self._lean, PARAMS.hop_price, over)
             if len(offers) < len(self._demands):
                 return solution
             self.bound = max(self.bound, self._bound(offers, solution.prices))
-            better = [offer.tree for offer in offers if offer.price < solution.worth[offer.tree.root] * (1 - _GAP)]
+            better = [offer.tree for offer in offers if offer.price < solution.worth[offer.tree.root] * (1 - LP_GAP)]
             done = self.bound >= solution.cost * (1 - gap)
             if done or not self._add(better):
                 return solution

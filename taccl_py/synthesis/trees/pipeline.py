@@ -1,4 +1,4 @@
-"""How long data takes down trees in pieces that follow each other, before they are put in order."""
+"""Estimates of the time that data takes down trees in pieces that follow each other, before they are put in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taccl_py.synthesis.trees.rounding import TreeSet
 
 @dataclass(frozen=True)
 class Promise:
-    """What trees take if their fullest link only waits for the first piece to come and the last one to pass on.
+    """Time of trees if their fullest link only waits for the first piece to come and the last one to pass on.
 
     Attributes
     ----------

@@ -26,31 +26,11 @@ from taccl_py.synthesis.trees.jobs import PieceMessage, downwards
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, climb, list_schedule
 from taccl_py.synthesis.trees.packing import TreeFinder
+from taccl_py.synthesis.trees.params import PARAMS
 
 FloatArray = NDArray[np.float64]
 
-# Chunks of a share.
-_COUNTS = (8, 16, 32, 64, 128)
-# A message between nodes takes at most such a part of what is left to be sent, and of a share; and so many chunks at least.
-_TAPERS = (0.06, 0.08, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.22, 0.25, 0.28, 0.32, 0.36, 0.4, 0.45, 0.5, 0.6, 0.8)
-_CAPS = (0.25, 0.375, 0.5, 1.0)
-_LEAST = (1, 2, 3, 4)
-# Parts in which a message is handed out, at most, and chunks of each of them, at least.
-_PARTS = (1, 2, 3, 4, 6, 9, 12)
-_GRAINS = (1, 2, 3, 4, 6, 8)
-# A link that has to do for so long costs e times as much: this part of the time of the message that is handed out, and of one
-# chunk in any case.
-_CALMS = (0.05, 0.1, 0.2, 0.4, 0.8)
-_CALM_CHUNKS = 2.5
 _MOST_EXPONENT = 300.0
-# What a hop from the root costs, in parts of the average link.
-_HOP_SHARE = 1.0
-# Inside a node neighbours share a message while it takes at most so many times its alpha.
-_JOINED = 32.0
-# Jobs beyond which no plans are made, and settings that are tried.
-_MOST_JOBS, _MOST_SETTINGS = 12_000, 60
-# Settings that are tried first have one of these, and any number of chunks.
-_FIRST_TAPERS = (3, 7, 12, 16)
 # Stands where there is no link.
 _NONE = -1
 
@@ -69,7 +49,15 @@ class _RailSetting:
 
     def neighbours(self) -> Iterator[_RailSetting]:
         """Settings that differ in one thing."""
-        tables = (_COUNTS, _TAPERS, _CAPS, _LEAST, _PARTS, _GRAINS, _CALMS)
+        tables = (
+            PARAMS.rail_chunks,
+            PARAMS.rail_tapers,
+            PARAMS.rail_caps,
+            PARAMS.rail_least_chunks,
+            PARAMS.rail_parts,
+            PARAMS.rail_grains,
+            PARAMS.rail_calms,
+        )
         for field, table in zip(fields(self), tables, strict=True):
             for at in (getattr(self, field.name) + step for step in (1, -1)):
                 if 0 <= at < len(table):
@@ -160,21 +148,31 @@ class RailSearch:
 
     def best(self) -> OrderChoice | None:
         """The best plan, if there is one."""
-        first = [_RailSetting(count=count, taper=taper) for taper in _FIRST_TAPERS for count in range(len(_COUNTS))]
-        return climb(first, self._planned, _RailSetting.neighbours, self.over, _MOST_SETTINGS)
+        first = [
+            _RailSetting(count=count, taper=taper)
+            for taper in PARAMS.first_rail_tapers
+            for count in range(len(PARAMS.rail_chunks))
+        ]
+        return climb(first, self._planned, _RailSetting.neighbours, self.over, PARAMS.most_rail_settings)
 
     def _planned(self, setting: _RailSetting) -> OrderChoice | None:
         """The plan of a setting; None if its chunks do not serve the size, or it has too many jobs."""
-        count = _COUNTS[setting.count]
+        count = PARAMS.rail_chunks[setting.count]
         if count not in self.counts:
             return None
         costs = PieceCosts.of(self.rails.network, self.chunk_bytes(count), (1,) * count)
         rounds = len(self.rails.inside) - 1
-        blocks = cut_messages(rounds, count, _TAPERS[setting.taper], _CAPS[setting.cap], _LEAST[setting.least])
+        blocks = cut_messages(
+            rounds,
+            count,
+            PARAMS.rail_tapers[setting.taper],
+            PARAMS.rail_caps[setting.cap],
+            PARAMS.rail_least_chunks[setting.least],
+        )
         jobs = _Handing(self.rails, costs, setting).jobs(blocks, count)
-        if len(jobs) > _MOST_JOBS:
+        if len(jobs) > PARAMS.most_rail_messages:
             return None
-        rule = DispatchRule(least=_JOINED)
+        rule = DispatchRule(least=PARAMS.joined_alphas)
         return OrderChoice(tuple(jobs), costs, count, rule, list_schedule(jobs, costs, rule), sized=True)
 
 
@@ -238,13 +236,15 @@ class _Handing:
         """Jobs of every root's blocks, and of its own node, in about the order in which they arrive."""
         roots = range(len(self._rails.box.roots))
         for root in roots:
-            parts = min(2 * _PARTS[self._setting.parts], count)
+            parts = min(2 * PARAMS.rail_parts[self._setting.parts], count)
             self._hand_out(root, RailBlock(-1, 0, count), (), parts)
         for turn, block in enumerate(blocks):
             links = [self._rails.straight[root][block.round] for root in roots]
             passed_us = max(self._costs.of_message(link, block.size).time_us for link in links)
             self._backlog_us = np.maximum(0.0, self._backlog_us - passed_us)
-            parts = max(1, min(_PARTS[self._setting.parts], block.size // _GRAINS[self._setting.grain]))
+            parts = max(
+                1, min(PARAMS.rail_parts[self._setting.parts], block.size // PARAMS.rail_grains[self._setting.grain])
+            )
             for root, link in enumerate(links):
                 brought_by = (len(self._jobs),)
                 self._jobs.append(
@@ -258,12 +258,14 @@ class _Handing:
         rails, box = self._rails, self._rails.box
         inside = rails.inside[block.round + 1]
         crossing_us = float(max(self._costs.chunk_us[rails.straight[root][0]]))
-        calm_us = (_CALM_CHUNKS + _CALMS[self._setting.calm] * block.size) * crossing_us
+        calm_us = (PARAMS.rail_calm_chunks + PARAMS.rail_calms[self._setting.calm] * block.size) * crossing_us
         ends = [block.first + block.size * part // parts for part in range(parts + 1)]
         for first, end in pairwise(ends):
             occupied_us = self._alpha_us + (end - first) * self._chunk_us
             dearness = np.exp(np.minimum(self._backlog_us / calm_us, _MOST_EXPONENT))
-            tree = self._finder.cheapest_of(root, (dearness[box.resources] * occupied_us).sum(axis=1), _HOP_SHARE)
+            tree = self._finder.cheapest_of(
+                root, (dearness[box.resources] * occupied_us).sum(axis=1), PARAMS.rail_hop_price
+            )
             after = {box.roots[root]: brought_by}
             for link in downwards(box, tree.links.tolist(), box.roots[root]):
                 src, dst = int(box.src[link]), int(box.dst[link])

@@ -13,11 +13,7 @@ from itertools import accumulate, pairwise
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.sizes import Chains, MessageTime, PortTurn, apportion, best_sizes, undominated
 from taccl_py.synthesis.trees.order import OrderChoice, PieceCosts, TreeMessage, left_shifted
-
-# Chunks for each piece, at least, and of a rank, at most; and how much finer chunks must be from one try to the next.
-_LEAST_SHARE, _MOST_CHUNKS, _STEP = 4, 1024, 2
-# What finer chunks must gain.
-_WORTH = 1e-3
+from taccl_py.synthesis.trees.params import PARAMS
 
 
 def resized(
@@ -44,18 +40,20 @@ def resized(
     costs = choice.costs
     ends = list(accumulate((len(sizes) for sizes in costs.chunks), initial=0))
     shares = [range(first, end) for first, end in pairwise(ends)]
-    least = _LEAST_SHARE * max(map(len, shares))
+    least = PARAMS.resized_piece_chunks * max(map(len, shares))
     found = best_sizes(_chains(choice, shares), limits)
-    if found is None or found.time_us >= choice.plan.end_us * (1 - _WORTH):
+    if found is None or found.time_us >= choice.plan.end_us * (1 - PARAMS.least_resized_gain):
         return None
     best: OrderChoice | None = None
     for count in counts:
-        if count > _MOST_CHUNKS or count < max(least, 0 if best is None else _STEP * best.num_chunks):
+        if count > PARAMS.most_resized_chunks or count < max(
+            least, 0 if best is None else PARAMS.chunk_step * best.num_chunks
+        ):
             continue
         chunks = tuple(tuple(apportion([found.sizes[piece] for piece in share], count)) for share in shares)
         finer = replace(costs.scaled(chunk_bytes(count) / chunk_bytes(choice.num_chunks)), chunks=chunks)
         plan = left_shifted(choice.jobs, finer, choice.plan.batches)
-        if plan.end_us < (choice if best is None else best).plan.end_us * (1 - _WORTH):
+        if plan.end_us < (choice if best is None else best).plan.end_us * (1 - PARAMS.least_resized_gain):
             best = replace(choice, costs=finer, num_chunks=count, plan=plan)
     return best
 

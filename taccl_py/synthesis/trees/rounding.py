@@ -16,23 +16,15 @@ from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.packing import Packing, SpanningTree, dive
+from taccl_py.synthesis.trees.params import PARAMS
+from taccl_py.tolerances import RELATIVE, ROUNDED
 from taccl_py.units import BYTES_PER_MB
 from taccl_py.work import count_work
 
 FloatArray = NDArray[np.float64]
 
-# How steeply a resource's penalty grows with its load, from coarse to fine.
-_STEEPNESS = (40.0, 200.0)
 # A link that would outweigh everything has a penalty that is still a number.
 _MOST_EXPONENT = 600.0
-_MOST_PASSES = 6
-# Pieces in which a tree's data usually follow each other.
-_USUAL_CUTS = 8
-# Below this part of the largest load a resource does not count as full.
-_FULL = 0.9
-_EPSILON = 1e-9
-# Trees this much worse than the packing need not get better.
-_GOOD = 1.002
 
 
 @dataclass(frozen=True)
@@ -61,7 +53,7 @@ def least_load_us(network: CapacityNetwork, load_us: float, parts: int) -> float
     that is not below the load of the best packing.
     """
     costs = np.unique(network.beta[network.beta > 0]) / parts
-    return float((np.ceil(load_us / costs * (1 - _EPSILON)) * costs).min()) if len(costs) else 0.0
+    return float((np.ceil(load_us / costs * (1 - RELATIVE)) * costs).min()) if len(costs) else 0.0
 
 
 def piece_us(network: CapacityNetwork, parts: int) -> FloatArray:
@@ -69,7 +61,7 @@ def piece_us(network: CapacityNetwork, parts: int) -> FloatArray:
 
     Only pieces of a tree's data travel together, so what a hop costs once counts for more than its bandwidth.
     """
-    piece_mb = network.problem.chunk_bytes / BYTES_PER_MB / parts / _USUAL_CUTS
+    piece_mb = network.problem.chunk_bytes / BYTES_PER_MB / parts / PARAMS.usual_tree_pieces
     hop_us: FloatArray = network.least_message_us + network.beta.max(axis=1) * piece_mb
     return hop_us
 
@@ -86,14 +78,17 @@ def round_packing(network: CapacityNetwork, packing: Packing, parts: int, over: 
     over
         Whether time is up; the better trees that are found by then are returned.
     """
-    goal = max(least_load_us(network, packing.load_us, parts) * (1 + _EPSILON), packing.load_us * _GOOD) * parts
+    goal = (
+        max(least_load_us(network, packing.load_us, parts) * (1 + RELATIVE), packing.load_us * PARAMS.rounding_factor)
+        * parts
+    )
     best = _balanced(network, packing, _nearest(network, packing, parts), parts, goal, over)
     for at_once in dict.fromkeys((len(network.roots), 1)):
         if best.fullest <= goal or over():
             break
         trees = dive(network, packing, parts, goal, over, at_once=at_once)
         other = _balanced(network, packing, trees, parts, goal, over)
-        if other.fullest < best.fullest * (1 - _EPSILON):
+        if other.fullest < best.fullest * (1 - RELATIVE):
             best = other
     best.flatten(over)
     return TreeSet(tuple(best.trees()), parts, best.fullest / parts)
@@ -113,7 +108,7 @@ def _nearest(network: CapacityNetwork, packing: Packing, parts: int) -> list[Spa
     for root in range(len(network.roots)):
         own = [i for i, tree in enumerate(packing.trees) if tree.root == root]
         wanted = packing.amounts[own] / packing.amounts[own].sum() * parts
-        count = np.floor(wanted + _EPSILON).astype(int)
+        count = np.floor(wanted + RELATIVE).astype(int)
         rest = np.argsort(count - wanted, kind="stable")[: parts - int(count.sum())]
         count[rest] += 1
         for i, times in zip(own, count.tolist(), strict=True):
@@ -150,14 +145,14 @@ class _RoundingSearch:
         if self._target <= 0:
             return
         best, links = self.fullest, [links.copy() for links in self._link]
-        for steepness in _STEEPNESS:
-            for _ in range(_MOST_PASSES):
+        for steepness in PARAMS.penalty_steepness:
+            for _ in range(PARAMS.most_passes):
                 if best <= goal or over():
                     break
                 moved = [
                     self._relieve(tree, rank, steepness) for tree, rank in self._places() if self._is_full(tree, rank)
                 ]
-                if self.fullest < best * (1 - _EPSILON):
+                if self.fullest < best * (1 - RELATIVE):
                     best, links = self.fullest, [links.copy() for links in self._link]
                 if not any(moved):
                     break
@@ -166,8 +161,8 @@ class _RoundingSearch:
 
     def flatten(self, over: Over) -> None:
         """Hang ranks nearer to the root where the fullest resource allows it."""
-        cap = max(self.fullest, self._target) * (1 + _EPSILON)
-        for _ in range(_MOST_PASSES):
+        cap = max(self.fullest, self._target) * (1 + RELATIVE)
+        for _ in range(PARAMS.most_passes):
             if over() or not any([self._raise(tree, cap) for tree in range(len(self._link))]):
                 break
 
@@ -179,8 +174,10 @@ class _RoundingSearch:
         return [(tree, rank) for tree, links in enumerate(self._link) for rank in range(len(links)) if links[rank] >= 0]
 
     def _is_full(self, tree: int, rank: int) -> bool:
-        """Whether the link into a rank uses one of the fullest resources."""
-        return bool(self._load[self._network.resources[self._link[tree][rank]]].max() >= _FULL * self._load.max())
+        """True if the link into a rank uses one of the fullest resources."""
+        return bool(
+            self._load[self._network.resources[self._link[tree][rank]]].max() >= PARAMS.rounding_full * self._load.max()
+        )
 
     def _candidates(self, tree: int, rank: int) -> IntArray:
         """Links into a rank that do not come from below it."""
@@ -189,7 +186,7 @@ class _RoundingSearch:
         return links[~below[self._network.src[links]]]
 
     def _below(self, tree: int, rank: int) -> NDArray[np.bool_]:
-        """Whether a rank hangs below this one (or is it), [rank]."""
+        """Mask of the ranks that hang below this one (or are it), [rank]."""
         links = self._link[tree]
         parent = np.where(links >= 0, self._network.src[links], np.arange(len(links)))
         parent[rank] = rank
@@ -214,7 +211,7 @@ class _RoundingSearch:
         penalty = (after - before).sum(axis=1)
         best = int(np.argmin(penalty))
         current = float(penalty[np.flatnonzero(candidates == now)[0]])
-        chosen = int(candidates[best]) if penalty[best] < current * (1 - 1e-6) else now
+        chosen = int(candidates[best]) if penalty[best] < current * (1 - ROUNDED) else now
         self._charge(chosen, 1.0)
         self._link[tree][rank] = chosen
         return chosen != now
@@ -231,7 +228,7 @@ class _RoundingSearch:
             depth = self._depths(tree)
             links = self._into[self._root[tree], rank]
             offered = depth[self._network.src[links]] + self._slowness[links]
-            nearer = links[np.argsort(offered, kind="stable")][: int((offered < depth[rank] * (1 - _EPSILON)).sum())]
+            nearer = links[np.argsort(offered, kind="stable")][: int((offered < depth[rank] * (1 - RELATIVE)).sum())]
             if not len(nearer):
                 continue
             self._charge(now, -1.0)

@@ -15,16 +15,7 @@ from numpy.typing import NDArray
 from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.packing import Packing, SpanningTree, pack_trees
-
-# Throughput that may be given up.
-_LOSS = 1.002
-# What links between nodes count for where they are fixed: what the others carry then decides.
-_FIXED = 0.1
-# Detours that a hop may make, as parts of the way to the farthest rank; smaller ones are tried first.
-_SLACKS = (0.45, 0.5, 0.6, 0.9)
-_MOST_GROUNDS = 2
-# The same for trees to choose from.
-_VARIED_SLACKS = (0.2, 0.3, 0.4, 0.45, 0.5, 0.6, 0.9)
+from taccl_py.synthesis.trees.params import PARAMS
 
 
 @dataclass(frozen=True)
@@ -52,16 +43,16 @@ def shallow_grounds(network: CapacityNetwork, packing: Packing, piece_mb: float,
     rails = _rails(network)
     if rails is not None and not over():
         straight = PackedMachine(rails, pack_trees(rails, over), True)
-        if _load_us(network, straight.packing) <= packing.load_us * _LOSS:
+        if _load_us(network, straight.packing) <= packing.load_us * PARAMS.shallow_factor:
             ground = straight
     found: list[PackedMachine] = []
-    for slack in _SLACKS:
-        if len(found) == _MOST_GROUNDS or over():
+    for slack in PARAMS.detours:
+        if len(found) == PARAMS.most_layered or over():
             break
         layered = _layered(ground.network, slack, piece_mb)
         packed = pack_trees(layered, over)
         loss = max(packed.load_us / ground.packing.load_us, _load_us(network, packed) / packing.load_us)
-        if loss <= _LOSS:
+        if loss <= PARAMS.shallow_factor:
             found.append(PackedMachine(layered, packed, ground.straight))
     return found or [ground]
 
@@ -77,7 +68,7 @@ def varied_trees(network: CapacityNetwork, piece_mb: float, over: Over) -> list[
     rails = _rails(network)
     bases = [network] if rails is None else [network, rails]
     found: list[SpanningTree] = [] if rails is None else [*pack_trees(rails, over).known]
-    for slack in _VARIED_SLACKS:
+    for slack in PARAMS.varied_detours:
         for base in bases:
             if over():
                 return found
@@ -105,7 +96,7 @@ def _rails(network: CapacityNetwork) -> CapacityNetwork | None:
         permitted[index] &= ~crossing | straight
         if not _reaches_all(network, permitted[index], root):
             return None
-    beta = np.where(crossing[:, None], network.beta * _FIXED, network.beta)
+    beta = np.where(crossing[:, None], network.beta * PARAMS.fixed_crossing_price, network.beta)
     return replace(network, permitted=permitted, beta=beta)
 
 

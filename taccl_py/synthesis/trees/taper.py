@@ -16,28 +16,9 @@ from taccl_py.synthesis.trees.grove import SharedTreeSet, unequal_cuts
 from taccl_py.synthesis.trees.jobs import TreePiece, number_pieces, piece_jobs
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, climb, list_schedule
+from taccl_py.synthesis.trees.params import PARAMS
 from taccl_py.synthesis.trees.rounding import round_packing
 from taccl_py.synthesis.trees.shallow import PackedMachine
-
-# Numbers of trees for each root, and how many of them are searched: those with the least loads.
-_PARTS = (1, 2, 3, 4, 6, 8)
-_MOST_FORESTS = 3
-_CUTS = (1, 2, 3, 4, 5, 6, 8)
-# Pieces of a root, where trees carry unequal parts.
-_PIECES = (6, 8, 10, 13, 16, 20)
-# Size of a piece in parts of the one before it.
-_FALLS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
-_TAPERS = (0.02, 0.04, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.3)
-_FIRST_SETTING = (2, 2, 5)
-# Places in trees beyond which there are not more of them.
-_MOST_PLACES = 4200
-# Jobs beyond which no plans are made.
-_MOST_JOBS = 16_000
-# Chunks of a piece on average, at least; of a share, where trees carry unequal parts.
-_CHUNKS_OF_A_PIECE = 8
-_CHUNKS_OF_A_GROVE = 256
-# Loads that differ by less are alike.
-_DIGITS = 3
 
 
 @dataclass(frozen=True)
@@ -66,16 +47,18 @@ def even_stands(ground: PackedMachine, over: Over) -> list[TaperedTreeSet]:
     """Whole trees for those numbers of them that load links and ports most evenly; all of them carry the same."""
     places = len(ground.network.roots) * (ground.network.num_ranks - 1)
     forests = []
-    for parts in _PARTS:
-        if parts == 1 or (parts * places <= _MOST_PLACES and not over()):
+    for parts in PARAMS.taper_tree_counts:
+        if parts == 1 or (parts * places <= PARAMS.most_taper_places and not over()):
             forests.append(round_packing(ground.network, ground.packing, parts, over))
-    best = sorted(forests, key=lambda forest: (round(forest.load_us, _DIGITS), forest.parts))[:_MOST_FORESTS]
+    best = sorted(forests, key=lambda forest: (round(forest.load_us, PARAMS.taper_load_digits), forest.parts))[
+        : PARAMS.most_taper_tree_sets
+    ]
     return [
         TaperedTreeSet(
             SharedTreeSet(forest.trees, (1.0 / forest.parts,) * len(forest.trees)),
-            tuple((cuts,) * len(forest.trees) for cuts in _CUTS),
+            tuple((cuts,) * len(forest.trees) for cuts in PARAMS.taper_piece_counts),
             False,
-            tuple(_CHUNKS_OF_A_PIECE * forest.parts * cuts for cuts in _CUTS),
+            tuple(PARAMS.taper_piece_chunks * forest.parts * cuts for cuts in PARAMS.taper_piece_counts),
         )
         for forest in best
     ]
@@ -83,8 +66,8 @@ def even_stands(ground: PackedMachine, over: Over) -> list[TaperedTreeSet]:
 
 def uneven_stand(grove: SharedTreeSet) -> TaperedTreeSet:
     """Trees that carry unequal parts, the larger ones in more pieces."""
-    cuts = tuple(unequal_cuts(grove, pieces) for pieces in _PIECES)
-    return TaperedTreeSet(grove, cuts, True, (_CHUNKS_OF_A_GROVE,) * len(cuts))
+    cuts = tuple(unequal_cuts(grove, pieces) for pieces in PARAMS.shared_pieces)
+    return TaperedTreeSet(grove, cuts, True, (PARAMS.shared_chunks,) * len(cuts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +85,11 @@ class _TaperSetting:
         near += [replace(self, fall=self.fall + step) for step in (1, -1)]
         near += [replace(self, taper=self.taper + step) for step in (1, -1)]
         near.append(replace(self, stay=not self.stay))
-        return [s for s in near if 0 <= s.cuts < ways and 0 <= s.fall < len(_FALLS) and 0 <= s.taper < len(_TAPERS)]
+        return [
+            s
+            for s in near
+            if 0 <= s.cuts < ways and 0 <= s.fall < len(PARAMS.taper_falls) and 0 <= s.taper < len(PARAMS.tapers)
+        ]
 
 
 @dataclass(frozen=True)
@@ -133,20 +120,23 @@ class TaperSearch:
         """The best plan, if there is one."""
         ways = len(self.stand.cuts)
         return climb(
-            [_TaperSetting(*_FIRST_SETTING)], self._planned, lambda setting: setting.neighbours(ways), self.over
+            [_TaperSetting(*PARAMS.first_taper_setting)],
+            self._planned,
+            lambda setting: setting.neighbours(ways),
+            self.over,
         )
 
     def _planned(self, setting: _TaperSetting) -> OrderChoice | None:
         """The plan of a setting; None if it has too many pieces."""
         stand, cuts = self.stand, self.stand.cuts[setting.cuts]
         count = min((count for count in self.counts if count >= stand.least_chunks[setting.cuts]), default=0)
-        if not count or sum(cuts) * (self.network.num_ranks - 1) > _MOST_JOBS:
+        if not count or sum(cuts) * (self.network.num_ranks - 1) > PARAMS.most_taper_messages:
             return None
         numbered = number_pieces(stand.grove.trees, cuts, apart=stand.apart)
         jobs = piece_jobs(self.network, stand.grove.trees, numbered)
-        sizes = tuple(_sizes(pieces, stand.grove, cuts, _FALLS[setting.fall], count) for pieces in numbered)
+        sizes = tuple(_sizes(pieces, stand.grove, cuts, PARAMS.taper_falls[setting.fall], count) for pieces in numbered)
         costs = replace(PieceCosts.of(self.network, self.chunk_bytes(count), (1,)), chunks=sizes)
-        rule = DispatchRule(taper=_TAPERS[setting.taper], stay=setting.stay)
+        rule = DispatchRule(taper=PARAMS.tapers[setting.taper], stay=setting.stay)
         return OrderChoice(tuple(jobs), costs, count, rule, list_schedule(jobs, costs, rule), sized=True)
 
 

@@ -20,7 +20,7 @@ from taccl_py.units import BYTES_PER_MB
 
 
 def is_own_reverse(network: CapacityNetwork, backward: CapacityNetwork) -> bool:
-    """Whether a plan for the machine is one for the reversed machine, whose links and ports may have other numbers for the same."""
+    """True if a plan for the machine is one for the reversed machine, whose links and ports may have other numbers for the same."""
     arrays = ("images", "src", "dst", "permitted")
     if network.roots != backward.roots or network.resources.shape != backward.resources.shape:
         return False
@@ -95,7 +95,7 @@ class _Grid:
 
 
 def _cuts(choice: OrderChoice, root: int, count: int) -> list[int]:
-    """Where pieces begin, and where the last one ends, if there are so many chunks."""
+    """Starts of the pieces, and the end of the last one, if there are so many chunks."""
     return [chunks * (count // choice.num_chunks) for chunks in accumulate(choice.costs.chunks[root], initial=0)]
 
 

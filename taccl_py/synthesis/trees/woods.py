@@ -70,12 +70,12 @@ class TreePacking:
 
     @property
     def is_alike(self) -> bool:
-        """Whether the trees of another machine are taken."""
+        """True if the trees of another machine are taken."""
         return self._model is not None
 
     @cached_property
     def is_direct(self) -> bool:
-        """Whether trees meet in links only."""
+        """True if trees meet in links only."""
         return shares_only_links(self.network)
 
     @property

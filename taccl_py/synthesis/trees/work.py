@@ -1,4 +1,4 @@
-"""What a search may still take, and what its stages took."""
+"""Time and work that a search has left, and that its stages took."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TreeSearch:
         return self.limits.within(self.deadline.left * share)
 
     def over(self) -> bool:
-        """Whether time is up or the user wants an end."""
+        """True if time is up or the user wants an end."""
         return self.limits.stop.is_set() or not self.deadline.left
 
     @contextmanager

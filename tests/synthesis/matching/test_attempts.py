@@ -1,6 +1,7 @@
 """Attempts of matching give the same whoever carries them out, and need no processes where one of them is enough."""
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -27,7 +28,7 @@ def test_other_processes_find_what_this_one_finds(kind, monkeypatch):
     demand = Demand(broken(), kind, 1 << 24)
     found = []
     for workers, worth in ((1, 0), (2, 0), (2, 1 << 30)):
-        monkeypatch.setattr(attempts, "_WORTH_PROCESSES", worth)
+        monkeypatch.setattr(attempts, "PARAMS", replace(attempts.PARAMS, least_process_messages=worth))
         with Attempts(demand, Limits(workers=workers), lambda: False, Limits(seconds=60).deadline()) as trying:
             found.append(list(trying.results(TRIES, 1000)))
     assert found[0] == found[1] == found[2]
@@ -35,7 +36,7 @@ def test_other_processes_find_what_this_one_finds(kind, monkeypatch):
 
 
 def test_no_process_is_started_where_the_first_attempt_is_enough(monkeypatch):
-    monkeypatch.setattr(attempts, "_WORTH_PROCESSES", 0)
+    monkeypatch.setattr(attempts, "PARAMS", replace(attempts.PARAMS, least_process_messages=0))
     monkeypatch.setattr(attempts, "start_workers", None)
     demand = Demand(formula_topology("mesh:4x4"), Kind.ALLGATHER, 1 << 20)
     with Attempts(demand, Limits(workers=2), lambda: False, Limits(seconds=60).deadline()) as trying:
@@ -43,7 +44,7 @@ def test_no_process_is_started_where_the_first_attempt_is_enough(monkeypatch):
 
 
 def test_what_processes_that_died_leave_is_done_here(monkeypatch):
-    monkeypatch.setattr(attempts, "_WORTH_PROCESSES", 0)
+    monkeypatch.setattr(attempts, "PARAMS", replace(attempts.PARAMS, least_process_messages=0))
     monkeypatch.setattr(attempts, "_carry_out_there", die)
     demand = Demand(formula_topology("mesh:4x4"), Kind.ALLGATHER, 1 << 20)
     with Attempts(demand, Limits(workers=2), lambda: False, Limits(seconds=60).deadline()) as trying:
@@ -57,14 +58,14 @@ def die(*_):
 
 
 def test_when_time_is_over_processes_come_to_an_end(monkeypatch):
-    monkeypatch.setattr(attempts, "_WORTH_PROCESSES", 0)
+    monkeypatch.setattr(attempts, "PARAMS", replace(attempts.PARAMS, least_process_messages=0))
     demand = Demand(formula_topology("mesh:16x16"), Kind.ALLGATHER, 1 << 20)
     with Attempts(demand, Limits(workers=2), lambda: True, Limits(seconds=0).deadline()) as trying:
         assert list(trying.results(TRIES, 1000)) == [None] * 4
 
 
 def test_the_engine_answers_the_same_with_more_processors(monkeypatch):
-    monkeypatch.setattr(attempts, "_WORTH_PROCESSES", 1000)
+    monkeypatch.setattr(attempts, "PARAMS", replace(attempts.PARAMS, least_process_messages=1000))
     demand = Demand(broken(), Kind.BROADCAST, 1 << 22, chunks_per_rank=4)
     one, two = (
         synthesize_greedy(demand, Options(limits=Limits(seconds=60, workers=workers)), Events()) for workers in (1, 2)

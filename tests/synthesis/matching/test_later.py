@@ -1,6 +1,7 @@
 """A bound is the same whoever computes it, and is computed elsewhere only where that pays."""
 
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -20,7 +21,7 @@ DEMAND = Demand(MACHINE, Kind.ALLREDUCE, 1 << 24, chunks_per_rank=1)
 
 @pytest.mark.parametrize("fewest_ranks", [2, 1000])
 def test_the_bound_is_that_of_the_demand(fewest_ranks, monkeypatch):
-    monkeypatch.setattr(later, "_WORTH_PROCESS", fewest_ranks)
+    monkeypatch.setattr(later, "PARAMS", replace(later.PARAMS, least_bound_ranks=fewest_ranks))
     with ExitStack() as stack:
         found = LaterBound(DEMAND, Limits(workers=2), stack, needed_soon=False)
         assert not found.is_known
@@ -32,7 +33,7 @@ def test_the_bound_is_that_of_the_demand(fewest_ranks, monkeypatch):
 def test_no_process_is_started_where_there_is_no_other_processor_or_nothing_else_to_do(
     workers, needed_soon, monkeypatch
 ):
-    monkeypatch.setattr(later, "_WORTH_PROCESS", 2)
+    monkeypatch.setattr(later, "PARAMS", replace(later.PARAMS, least_bound_ranks=2))
     monkeypatch.setattr(later, "start_workers", None)
     with ExitStack() as stack:
         assert LaterBound(DEMAND, Limits(workers=workers), stack, needed_soon=needed_soon).get().time_us > 0
@@ -47,7 +48,7 @@ def test_the_engine_tells_of_the_bound_and_answers_the_same(monkeypatch):
 
     answers = []
     for fewest_ranks in (2, 1000):
-        monkeypatch.setattr(later, "_WORTH_PROCESS", fewest_ranks)
+        monkeypatch.setattr(later, "PARAMS", replace(later.PARAMS, least_bound_ranks=fewest_ranks))
         answers.append(synthesize_greedy(DEMAND, Options(limits=Limits(seconds=60, workers=2)), Heard()))
     assert answers[0].schedule == answers[1].schedule
     assert answers[0].bound == answers[1].bound

@@ -1,5 +1,7 @@
 """Local improvement: never slower, right, repeatable, and as good as messages of one chunk can be where that is known."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -64,7 +66,7 @@ def test_it_is_never_slower_and_the_verifier_agrees(seed, ranks, kind, has_ports
 
 
 def test_the_same_seed_gives_the_same_and_an_interrupt_ends_it(monkeypatch):
-    monkeypatch.setattr(regrow, "_MOST_TRIES", 100)
+    monkeypatch.setattr(regrow, "PARAMS", replace(regrow.PARAMS, most_tries=100))
     fabric, collective, hops = matched(formula_topology("mesh:4x4"), Kind.ALLTOALL)
     given = (fabric, RegrowTask.of(fabric, collective), hops)
     assert regrown(*given, 1, never) == regrown(*given, 1, never)
@@ -83,6 +85,6 @@ def test_the_same_seed_gives_the_same_and_an_interrupt_ends_it(monkeypatch):
 def test_the_larger_the_schedule_the_fewer_the_tries_and_large_ones_are_left_alone(monkeypatch):
     assert affordable_tries(10, 10) >= affordable_tries(10, 1000) >= affordable_tries(1000, 1000) > 0
     assert affordable_tries(100, 100_000) == 0
-    monkeypatch.setattr(regrow, "_WORK", 1000)
+    monkeypatch.setattr(regrow, "PARAMS", replace(regrow.PARAMS, regrow_work=1000))
     fabric, collective, hops = matched(formula_topology("mesh:4x4"), Kind.ALLTOALL)
     assert regrown(fabric, RegrowTask.of(fabric, collective), hops, 0, never) is hops

@@ -1,6 +1,7 @@
 """Which messages serve all pairs: the same answer as trying every choice."""
 
 import random
+from dataclasses import replace
 from itertools import product
 
 from hypothesis import given, settings
@@ -57,8 +58,8 @@ def test_a_choice_is_found_exactly_where_there_is_one(seed):
 @given(st.integers(0, 2**32))
 def test_what_is_too_much_work_for_one_solver_is_proved_by_the_other(seed):
     cover = drawn_cover(random.Random(seed))
-    work, relay_cover._WORK = relay_cover._WORK, 1e-12
+    params, relay_cover.PARAMS = relay_cover.PARAMS, replace(relay_cover.PARAMS, cp_work=1e-12)
     try:
         assert has_no_choice(cover, LIMITS) == (not any_serves_all(cover))
     finally:
-        relay_cover._WORK = work
+        relay_cover.PARAMS = params

@@ -7,10 +7,11 @@ from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.templates.engine import synthesize_templates
-from taccl_py.synthesis.templates.packing import MOST_PACKED_BYTES, packed_parts
+from taccl_py.synthesis.templates.packing import packed_parts
+from taccl_py.synthesis.templates.params import PARAMS
 from taccl_py.topology.catalog import load_topology
 
-HALF = MOST_PACKED_BYTES / 2
+HALF = PARAMS.most_packed_bytes / 2
 
 
 def parts(chunks, chunk_bytes):
