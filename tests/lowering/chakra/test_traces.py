@@ -1,10 +1,11 @@
 """Execution traces: read back by a decoder of the tests' own they say what the schedule does, and take as long on another clock."""
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import pytest
 
+from taccl_py.baselines.library import baselines_of
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError, LoweringError
 from taccl_py.lowering.chakra import lower_chakra
@@ -86,6 +87,21 @@ def test_the_graph_is_that_of_the_schedule(case):
         assert receive.ctrl_deps == []
         assert ("add" in receive.name) is message.reduce
         last[message.link] = i
+
+
+@pytest.mark.parametrize(
+    "kind", [Kind.ALLGATHER, Kind.ALLREDUCE, Kind.ALLTOALL, Kind.BROADCAST, Kind.REDUCE, Kind.SCATTER]
+)
+@pytest.mark.parametrize("name", ["hypercube:2", "full:5", "ring:4,alpha_us=3.3,beta_us_per_mb=7"])
+def test_every_baseline_takes_as_long_on_the_other_clock(name, kind):
+    """But for parts of nanoseconds, which are cut at each of the messages that wait for each other, and of bytes."""
+    for baseline in baselines_of(formula_topology(name), kind, 0, 3e6):
+        for variant in baseline.variants[:2]:
+            schedule = variant.schedule
+            made = lower_chakra(schedule, "algorithm")
+            taken_ns, planned_ns = replay_ns(ranks_of(made), network_text(made)), 1000 * schedule.makespan_us
+            in_a_row = schedule.num_steps + max(Counter(message.link for message in schedule.messages).values())
+            assert taken_ns == pytest.approx(planned_ns, abs=1 + in_a_row)
 
 
 def test_a_message_before_which_a_cell_is_filled_waits_for_that_at_the_receiver():
