@@ -13,7 +13,7 @@ from taccl_py.lowering.chakra.trace import encode_call, encode_trace, trace_rank
 from taccl_py.schedule.ir import Schedule
 
 WORKLOAD, SYSTEM, NETWORK, MEMORY = "workload", "system.json", "network.yml", "memory.json"
-_MOST_MESSAGES = 1 << 31  # tags are 32 bits wide
+_MOST_MESSAGES, _MOST_BYTES = 1 << 31, 1 << 63  # tags have 32 bits, sizes 64, both with a sign
 # Number in the enum CollectiveCommType, and word in the keys of the system file.
 _CALLS = {
     Kind.ALLREDUCE: (0, "all-reduce"),
@@ -70,7 +70,7 @@ def lower_chakra(schedule: Schedule, name: str, *, with_network: bool = True) ->
     InputError
         If the machine's costs are for chunks of an unstated size, or the name cannot be one of a file.
     LoweringError
-        If the analytical back end has no network like the machine, or there are more messages than tags.
+        If the analytical back end has no network like the machine, or there are more messages or bytes than fields hold.
     """
     topology, kind = schedule.topology, schedule.collective.kind
     if topology.chunk_costs:
@@ -85,6 +85,14 @@ def lower_chakra(schedule: Schedule, name: str, *, with_network: bool = True) ->
             path="command line",
             field="--name",
         )
+    size = max(1, round(schedule.chunk_bytes * schedule.collective.chunks_per_size))
+    largest = max((len(message.chunks) for message in schedule.messages), default=0) * schedule.chunk_bytes
+    if max(size, largest) >= _MOST_BYTES:
+        raise LoweringError(
+            f"sizes in execution traces are less than 2^63 bytes, the schedule has {max(size, largest):.3g}; use a smaller size",
+            runtime=TARGET,
+            limit="bytes",
+        )
     if len(schedule.messages) > _MOST_MESSAGES:
         raise LoweringError(
             f"the schedule has {len(schedule.messages)} messages, and tags are for {_MOST_MESSAGES}; use fewer chunks",
@@ -94,7 +102,6 @@ def lower_chakra(schedule: Schedule, name: str, *, with_network: bool = True) ->
     network = network_of(topology) if with_network else None
     ranks = trace_ranks(schedule)
     number, word = _CALLS.get(kind, _STAND_IN)
-    size = max(1, round(schedule.chunk_bytes * schedule.collective.chunks_per_size))
     files = {f"{name}.{rank}.et": encode_trace(nodes) for rank, nodes in enumerate(ranks)}
     files |= {f"{WORKLOAD}.{rank}.et": encode_call(str(kind), number, size) for rank in range(topology.num_ranks)}
     # One piece of one collective at a time; a graph has its own pieces.

@@ -212,6 +212,11 @@ def test_times_without_bytes_are_refused():
         lower_chakra(build_schedule(costs, Collective(Kind.BROADCAST, 2), 1e6, []), "a")
 
 
+def test_sizes_that_no_field_holds_are_refused():
+    with pytest.raises(LoweringError, match="less than 2\\^63 bytes"):
+        lower_chakra(direct(Kind.ALLREDUCE, 2**63), "a")
+
+
 def test_the_same_schedule_gives_the_same_bytes():
     one, two = (lower_chakra(gather_on_ring(4096), "a").files for _ in range(2))
     assert dict(one) == dict(two)
