@@ -75,7 +75,7 @@ def network_of(topology: Topology) -> AstraNetwork:
 
 
 def _is_ring(topology: Topology) -> bool:
-    """Whether all links join neighbours in the order of the ranks."""
+    """True if all links join neighbours in the order of the ranks."""
     last = topology.num_ranks - 1
     return all((link.dst - link.src) % topology.num_ranks in (1, last) for link in topology.links)
 

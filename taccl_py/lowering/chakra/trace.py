@@ -108,7 +108,7 @@ def trace_ranks(schedule: Schedule) -> tuple[tuple[MessageNode, ...], ...]:
 
 
 def _occupies_to_the_end(link: Link) -> bool:
-    """Whether the link is busy until its message has arrived, or free before that."""
+    """True if the link is busy until its message has arrived, False if it is free before that."""
     return link.alpha_us > 0 or link.latency_us == 0
 
 

@@ -130,7 +130,7 @@ class _ChunkPath:
 
 
 def is_tree(parents: Sequence[int]) -> bool:
-    """Whether the ranks have one root, which all of them reach."""
+    """True if the ranks have one root, which all of them reach."""
     reached = {rank for rank, parent in enumerate(parents) if parent == _NO_RANK}
     if len(reached) != 1:
         return False
@@ -175,7 +175,7 @@ def _turned(chain: Ring) -> Ring:
 
 
 def _is_even(schedule: Schedule, parts: Iterable[_ChunkPath]) -> bool:
-    """Whether every rank is the last, or the first, for equally many chunks, as on NCCL's rings; with a root it is the root alone."""
+    """True if every rank is the last, or the first, for equally many chunks, as on NCCL's rings; with a root it is the root alone."""
     if schedule.collective.kind in (Kind.BROADCAST, Kind.REDUCE):
         return True
     counts = Counter(part.last() for part in parts)
@@ -213,7 +213,7 @@ def _channels(found: Iterable[Ring | None]) -> tuple[tuple[Ring, ...], float]:
 
 
 def _rate_gbps(schedule: Schedule, channels: Sequence[set[tuple[int, int]]]) -> float:
-    """What one channel has of the link or port that is shared most, in proportion to its rate."""
+    """Rate that one channel has of the link or port that is shared most, in proportion to its rate."""
     topology = schedule.topology
     uses: Counter[int] = Counter()
     for arcs in channels:
