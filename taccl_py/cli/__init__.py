@@ -50,7 +50,10 @@ _COMMANDS = {
     "bound": ("taccl_py.cli.bound:bound", "Print lower bounds on the time of any algorithm."),
     "compare": ("taccl_py.cli.compare:compare", "Compare our algorithms with NCCL's, for every size."),
     "check": ("taccl_py.cli.check:check", "Verify schedules, MSCCL XML files and MSCCL++ plans."),
-    "lower": ("taccl_py.cli.lower:lower_command", "Lower a schedule to MSCCL XML or an MSCCL++ plan."),
+    "lower": (
+        "taccl_py.cli.lower:lower_command",
+        "Lower a schedule to MSCCL XML, an MSCCL++ plan, traces or channels.",
+    ),
     "convert": ("taccl_py.cli.convert:convert_command", "Make MSCCL XML of any tool ready for a runtime."),
     "install": ("taccl_py.cli.install:install", "Put algorithm files where a runtime loads them."),
     "simulate": (

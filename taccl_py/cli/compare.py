@@ -13,6 +13,7 @@ from taccl_py.answer import Ended
 from taccl_py.api.policy import AUTO, COMPARE_LIMIT_S, chosen_runtime
 from taccl_py.cli.options import (
     KIND,
+    OUTPUT_FILE,
     RANKS,
     SIZE_RANGE,
     budget_options,
@@ -25,15 +26,16 @@ from taccl_py.cli.options import (
 )
 from taccl_py.errors import InputError
 from taccl_py.runtimes import Runtime
-from taccl_py.units import format_count
+from taccl_py.units import format_count, format_size
 
 if TYPE_CHECKING:
-    from taccl_py.baselines.compare import OwnFile
+    from taccl_py.baselines.compare import BaselineComparison, OwnFile
     from taccl_py.collective import Kind
     from taccl_py.measure.nccl_tests import Log
     from taccl_py.pipeline.resolve import Request
 
 _SUBJECTS = ("nccl", "ours")
+_TUNERS = ("nccl", "ncclx", "openmpi", "ucc")
 
 
 @click.command(short_help="Compare our algorithms with NCCL's, for every size.")
@@ -84,6 +86,14 @@ _SUBJECTS = ("nccl", "ours")
     metavar="[nccl=|ours=]LOG",
     help="Log of nccl-tests, set beside what is predicted: of NCCL itself, of our files, or (without a word) of either. May be repeated.",
 )
+@click.option(
+    "--tuner",
+    type=click.Choice(_TUNERS),
+    default=None,
+    help="Also write which of a library's own algorithms is fastest at which size, to --output: CSV for NCCL's example tuner plug-in, CSV or "
+    "(FILE.json) JSON for NCCLX, JSON for Open MPI 6, a line for UCC.",
+)
+@click.option("-o", "--output", type=OUTPUT_FILE, default=None, help="File for --tuner.")
 @budget_options(f"{COMPARE_LIMIT_S:g} s at most", "the search of ours, and that of variants of baselines,")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
 @json_option  # fmt: skip
@@ -106,10 +116,12 @@ def compare(as_json: bool, **values: Any) -> None:
       taccl compare ndv2 allgather --sizes 1MiB:1MiB --with-taccl --time-limit 5
       taccl compare ndv2 allgather --nodes 2 --sizes 16MB:16MB --with out
       taccl compare ndv4 allgather --sizes 16MB:16MB --measured nccl=nccl.log --time-limit 5
+      taccl compare ndv4 allreduce --sizes 1KiB:1GiB --time-limit 5 --tuner nccl -o tuner.csv
     """
     from taccl_py.baselines.compare import Given, Tuned, compare_sizes
     from taccl_py.baselines.nccl_graph import read_graphs
     from taccl_py.baselines.nccl_ranks import tuned_as
+    from taccl_py.baselines.tuner import TunerTarget, require_choice
     from taccl_py.cli.progress import watched
     from taccl_py.lowering.lower import LoweringOptions
     from taccl_py.pipeline.resolve import resolve_machine
@@ -117,12 +129,15 @@ def compare(as_json: bool, **values: Any) -> None:
     from taccl_py.report.comparison import comparison_record, comparison_tables, remedy
     from taccl_py.report.tables import print_table
 
+    _require_tuner_with_output(values)
     stop = threading.Event()
     request = _request(values, stop)
     topology, directory = resolve_machine(request), values["directory"]
     runtime = chosen_runtime(values["runtime"], topology)
     selection = select_profile(values["runtime_profile"], runtime.name, topology)
     request = replace(request, profile=selection.profile)
+    if values["tuner"] is not None:
+        require_choice(values["collective"], selection.profile, TunerTarget(values["tuner"]))
     logs = [_log(word, values["collective"]) for word in values["measured"]]
     installed = None if directory is None else _installed(directory, runtime)
     gpu, cpu = values["gpu"], values["cpu"]
@@ -143,6 +158,8 @@ def compare(as_json: bool, **values: Any) -> None:
     result = comparison_record(comparison)
     if directory is None:
         result["ended"] = str(Ended.of(request.options.limits, is_proved=False))
+    if values["tuner"] is not None:
+        result["tuner"] = _write_tuner(comparison, values["tuner"], values["output"], as_json=as_json)
     if as_json:
         echo_json(result)
         return
@@ -159,6 +176,43 @@ def compare(as_json: bool, **values: Any) -> None:
         )
     if values["with_taccl"] and (note := _without_taccl(result)):
         click.echo(note, err=True)
+
+
+def _require_tuner_with_output(values: dict[str, Any]) -> None:
+    """Refuse --tuner without a file, and a file without --tuner."""
+    if values["tuner"] is not None and values["output"] is None:
+        raise InputError("needs a file to write; name it with -o", path="command line", field="--tuner")
+    if values["output"] is not None and values["tuner"] is None:
+        raise InputError(
+            f"is for --tuner; add --tuner with one of: {', '.join(_TUNERS)}", path="command line", field="--output"
+        )
+
+
+def _write_tuner(comparison: BaselineComparison, target: str, output: Path, *, as_json: bool) -> dict[str, Any]:
+    """Write a tuner file and say so; facts for --json."""
+    from taccl_py.baselines.tuner import TunerTarget, tuner_file
+    from taccl_py.jsonio import write_atomically
+
+    made = tuner_file(comparison, TunerTarget(target), output.name)
+    write_atomically(output, made.text)
+    if not as_json:
+        spans = [f"{format_size(each.low_bytes)} to {format_size(each.high_bytes)}" for each in made.ours]
+        faster = f"; ours takes over from {', '.join(spans)} where it is installed" if spans else ""
+        click.echo(f"wrote {output}: {format_count(len(made.rules), 'rule')} for {target}{faster}", err=True)
+    return {
+        "target": target,
+        "file": str(output),
+        "rules": [
+            {
+                "low_bytes": rule.low_bytes,
+                "high_bytes": rule.high_bytes,
+                "algorithm": rule.algorithm,
+                "protocol": rule.protocol,
+            }
+            for rule in made.rules
+        ],
+        "ours": [[each.low_bytes, each.high_bytes] for each in made.ours],
+    }
 
 
 def _request(values: dict[str, Any], stop: threading.Event) -> Request:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from taccl_py.cli.lower_targets import CHAKRA, OTHER_TARGETS, lower_to, refuse_network_option
 from taccl_py.cli.options import (
     echo_json,
     json_option,
@@ -18,7 +19,7 @@ from taccl_py.cli.options import (
     runtime_profile_option,
 )
 from taccl_py.errors import InputError, InvalidArtifact
-from taccl_py.jsonio import format_of, read_text, write_atomically
+from taccl_py.jsonio import format_of, read_text, write_all, write_atomically
 from taccl_py.lowering.program import Program, Protocol
 from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
 from taccl_py.schedule.ir import Schedule
@@ -42,22 +43,23 @@ class _Written:
     summary: str
 
 
-@click.command("lower", short_help="Lower a schedule to MSCCL XML or an MSCCL++ plan.")
+@click.command("lower", short_help="Lower a schedule to MSCCL XML, an MSCCL++ plan, traces or channels.")
 @click.argument("schedule", type=click.Path(path_type=Path))
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, allow_dash=True),
     required=True,
-    help="File to write; - for stdout.",
+    help="File to write (for chakra, a folder); - for stdout.",
 )
 @click.option(
     "--to",
     "target",
-    type=click.Choice([_XML, _PLAN]),
+    type=click.Choice([_XML, _PLAN, *OTHER_TARGETS]),
     default=_XML,
     show_default=True,
-    help="MSCCL XML, or a one-sided execution plan for MSCCL++.",
+    help="MSCCL XML; a one-sided execution plan for MSCCL++; Chakra execution traces, for ASTRA-sim; or the rings or trees of one "
+    "node for NCCL (NCCL_GRAPH_FILE) or RCCL (NCCL_RINGS, RCCL_TREES).",
 )
 @click.option(
     "--rank", type=click.IntRange(0), default=None, help="Of a group schedule, the program of this rank alone."
@@ -70,12 +72,21 @@ class _Written:
     "Of several nodes, each one's switch serves it, and ranks of one number send to each other. How many ranks add up, and in "
     "how many pieces, is what is fastest at SCHEDULE's size.",
 )
-@click.option("--name", default=None, help="Name of the algorithm in the file; default: collective and machine.")
+@click.option(
+    "--name",
+    default=None,
+    help="Name of the algorithm in the file (default: collective and machine), or of the files of traces (default: algorithm).",
+)
+@click.option(
+    "--no-network",
+    is_flag=True,
+    help="Write traces without a network file, where ASTRA-sim's analytical back end has no network like the machine.",
+)
 @lowering_options
 @runtime_profile_option
 @json_option
 def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **values: Any) -> None:  # fmt: skip
-    """Lower SCHEDULE (a schedule.json) to MSCCL XML, or to an execution plan (JSON) for MSCCL++.
+    """Lower SCHEDULE (a schedule.json) to MSCCL XML, to an execution plan (JSON) for MSCCL++, to traces, or to channels.
 
     A group schedule (of taccl replicate) is lowered rank by rank, and never written down as a whole. A file of one rank (--rank) has
     empty entries for the other ranks, which a runtime passes over; the rank's limits are tested, and that its peers agree with it.
@@ -85,17 +96,24 @@ def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **va
     A plan puts data straight into the memory of the receiver, through memory channels inside a node and port channels between
     nodes. It is for one placement (both means in place, but out of place for AllToAll), sums only, with protocol Simple.
 
+    Execution traces are a graph of sends and receives for each rank, with the files with which ASTRA-sim runs it. Channels are the
+    orders of GPUs that NCCL or RCCL use instead of their own; a schedule that is anything but rings or trees is refused.
+
     \b
     Examples:
       taccl lower out/schedule.json --runtime rccl --placement in --instances 2 -o rccl.xml
       taccl lower out/schedule.json --to mscclpp-json -o plan.json
       taccl lower ndv5/schedule.json --to mscclpp-json --switch --instances 8 -o nvls.json
       taccl lower group.json --rank 5 -o rank5.xml
+      taccl lower out/schedule.json --to chakra -o traces/
+      taccl lower dgx1/schedule.json --to nccl-graph -o graph.xml
     """
     from taccl_py.pipeline.search import require_valid
 
     require_room_for_json(output, as_json=as_json)
-    if values["switch"] and target != _PLAN:
+    if target != CHAKRA:
+        refuse_network_option(target)
+    if values["switch"] and target == _XML:
         raise InputError(
             f"no runtime for XML has a step that a switch carries out; write --to {_PLAN}, or leave it out",
             path="command line",
@@ -113,6 +131,9 @@ def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **va
             )
         subject = read_schedule(text, str(schedule))
         require_valid(subject, str(schedule))
+        if target in OTHER_TARGETS:
+            _write_other(target, subject, output, values, as_json=as_json)
+            return
         written = (_lower_plan if target == _PLAN else _lower_xml)(subject, values)
     if str(output) == "-":
         click.echo(written.text, nl=False)
@@ -124,12 +145,28 @@ def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **va
     click.echo(f"wrote {output}: {written.summary}", err=True)
 
 
+def _write_other(target: str, schedule: Schedule, output: Path, values: dict[str, Any], *, as_json: bool) -> None:
+    """Write the files of a target without programs, and say so."""
+    made = lower_to(target, schedule, output, values)
+    if str(output) == "-":
+        (text,) = made.files.values()
+        click.echo(text, nl=False)
+        return
+    write_all(made.files)
+    if as_json:
+        echo_json({"files": list(map(str, made.files)), "makespan_us": schedule.makespan_us, **made.facts})
+        return
+    click.echo(f"wrote {output}: {made.summary}", err=True)
+    if made.note:
+        click.echo(made.note, err=True)
+
+
 def _read_group(text: str, path: Path, target: str, values: dict[str, Any]) -> GroupSchedule:
     """A group schedule that the verifier accepts, if it can be lowered as the options say."""
     from taccl_py.schedule.group_files import read_group
     from taccl_py.verify.group import verify_group
 
-    if target == _PLAN:
+    if target != _XML:
         raise InputError(
             f"group schedules are lowered to {_XML}; leave --to out, or use taccl synth",
             path="command line",

@@ -112,8 +112,10 @@ class _Assembler:
             yield Step(Op.NOP, _NO_SOURCE, _NO_TARGET, 0, (threadblock, step))
         source = action.reads or self._far(self._senders.get(action.arrives), action.writes)
         target = action.writes or self._far(self._receivers.get(action.leaves), action.reads)
-        if action.op in (Op.RECV, Op.RECV_COPY_SEND):
+        if action.op is Op.RECV:
             source = self._far(self._senders.get(action.arrives), action.writes)
+        elif action.op is Op.RECV_COPY_SEND:
+            source = target  # it passes on what it has stored; runtimes do not look, MSCCL-XML-Verifier wants it
         yield Step(
             action.op,
             source.address if source else _NO_SOURCE,

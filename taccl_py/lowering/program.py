@@ -61,7 +61,7 @@ class Step:
         What it does.
     src, dst
         First cell read and first cell written. For `Op.RECV_REDUCE_COPY` and its kin ``src`` is the local operand; for a
-        plain send or receive the other side's address is given for information.
+        plain send or receive the other side's address is given for information. `Op.RECV_COPY_SEND` has ``dst`` as both.
     count
         Number of neighbouring chunks (0 for `Op.NOP`).
     depends_on

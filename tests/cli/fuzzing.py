@@ -58,6 +58,8 @@ def inputs():
     ]  # fmt: skip
     schedule = [
         ("check", "FILE"), ("show", "FILE"), ("lower", "FILE", "-o", "o.xml"), ("run", "FILE"), ("simulate", "FILE"),
+        ("lower", "FILE", "--to", "chakra", "-o", "traces"), ("lower", "FILE", "--to", "nccl-graph", "-o", "-"),
+        ("lower", "FILE", "--to", "rccl-channels", "-o", "-"),
         ("report", "FILE", "-o", "r.md", "--sizes", "1KiB:4KiB"), ("trace", "FILE", "-o", "t.json"),
     ]  # fmt: skip
     plan = [

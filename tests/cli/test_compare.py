@@ -219,3 +219,39 @@ def test_files_and_logs_of_others_are_refused(refuse, installed, folder):
     refuse(2, ["nowhere"], *FOUR, "--with", "nowhere")
     refuse(2, ["no fabric", "efa"], *FOUR, "--with", installed, "--fabric", "slingshot")
     refuse(2, ["--with", "--sketch"], *FOUR, "--with", installed, "--sketch", "sk")
+
+
+@pytest.mark.parametrize(("target", "name"), [("nccl", "t.csv"), ("ncclx", "t.json")])
+def test_a_tuner_file_says_what_is_fastest_at_every_size(taccl, folder, target, name):
+    """The rules are what the rows say, in ranges."""
+    from taccl_py.baselines.tuner import TunerTarget, read_tuner
+
+    assert taccl("synth", "full:4", "allreduce", "--engine", "templates", "-o", "ours.xml").code == 0
+    ended = taccl("compare", "full:4", "allreduce", "--sizes", "64KiB:64MiB", "--gpu", "a100", "--runtime-profile", "executor-a100",
+                  "--with", "ours.xml", "--tuner", target, "-o", name, "--json")  # fmt: skip
+    assert ended.code == 0, ended.err
+    result = ended.json
+    words = {"Ring": "ring", "Tree": "tree"}
+    rules = read_tuner((folder / name).read_text(encoding="utf-8"), TunerTarget(target), name)
+    for row in result["sizes"]:
+        (rule,) = [each for each in rules if each.low_bytes <= row["size_bytes"] <= each.high_bytes]
+        assert rule.algorithm == words[row["nccl_runtime_algorithm"]]
+        assert rule.protocol == row["nccl_runtime_protocol"].lower()
+        in_ours = any(low <= row["size_bytes"] <= high for low, high in result["tuner"]["ours"])
+        assert in_ours is not bool(row["remedy"])
+    assert set(result["tuner"]) == {"target", "file", "rules", "ours"}
+    assert len(result["tuner"]["rules"]) == len(rules)
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("options", "code", "says"),
+    [
+        (("--tuner", "nccl"), 2, "--tuner: needs a file"),
+        (("-o", "t.csv"), 2, "--output: is for --tuner"),
+        (("--tuner", "nccl", "-o", "t.csv"), 5, "--runtime-profile"),
+        (("--tuner", "ucc", "-o", "-"), 2, "stdout"),
+    ],
+)
+def test_a_tuner_file_that_cannot_be_is_refused_before_the_search(refuse, options, code, says):
+    refuse(code, [says], *SMALL, *options)

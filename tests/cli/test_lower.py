@@ -6,9 +6,12 @@ import json
 import pytest
 
 from taccl_py.lowering.msccl_xml import parse_xml
+from taccl_py.lowering.nccl import read_channels
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.units import format_size
 from taccl_py.verify.msccl import verify_program
+from tests.lowering.chakra.decode import decode
+from tests.lowering.chakra.replay import replay_ns
 
 KEYS = {
     "files", "makespan_us", "replay_us", "runtime", "protocol", "threadblocks", "threadblock_steps", "channels",
@@ -269,3 +272,75 @@ def test_a_switch_is_for_plans_and_for_machines_that_have_one(taccl, folder, sch
     assert (ended.code, "no runtime for XML has a step that a switch carries out" in ended.err) == (2, True)
     ended = taccl("lower", "s.json", "--to", "mscclpp-json", "--switch", "-o", "a.json")
     assert (ended.code, "has no switch that multicasts and reduces among all its 3 ranks" in ended.err) == (2, True)
+
+
+def rings(folder, taccl, machine="ring:4"):
+    """Schedule of an AllGather that goes round two rings, as ``rings.json``."""
+    ended = taccl(
+        "synth", machine, "allgather", "--size", "64MB", "--engine", "templates", "--only-schedule", "-o", "rings.json"
+    )
+    assert ended.code == 0, ended.err
+    return folder / "rings.json"
+
+
+def test_traces_are_a_folder_that_another_clock_runs(taccl, folder):
+    rings(folder, taccl)
+    record = taccl("lower", "rings.json", "--to", "chakra", "--name", "mine", "-o", "traces", "--json").json
+    names = [f"mine.{rank}.et" for rank in range(4)] + [f"workload.{rank}.et" for rank in range(4)]
+    assert sorted(record["files"]) == sorted(
+        f"traces/{name}" for name in [*names, "system.json", "memory.json", "network.yml"]
+    )
+    assert {path.name for path in (folder / "traces").iterdir()} == {path.split("/")[1] for path in record["files"]}
+    assert set(record) == {"files", "makespan_us", "target", "nodes", "network", "arguments"}
+    assert (record["target"], record["network"]) == ("chakra", "Ring")
+    ranks = [decode((folder / "traces" / name).read_bytes())[1] for name in names[:4]]
+    assert sum(map(len, ranks)) == record["nodes"]
+    text = (folder / "traces" / "network.yml").read_text(encoding="utf-8")
+    assert replay_ns(ranks, text) == pytest.approx(1000 * record["makespan_us"], abs=10)
+    ended = taccl("lower", "rings.json", "--to", "chakra", "-o", "again")
+    assert ended.err.splitlines()[0].startswith("wrote again: execution traces of 4 ranks, ")
+    assert "--network-configuration=network.yml" in ended.err
+
+
+def test_channels_of_rings_are_written_for_nccl_and_rccl(taccl, folder):
+    rings(folder, taccl)
+    record = taccl("lower", "rings.json", "--to", "nccl-graph", "-o", "graph.xml", "--json").json
+    assert set(record) == {"files", "makespan_us", "target", "rings", "trees", "channel_gbps", "rounded"}
+    assert (record["rings"], record["trees"], record["channel_gbps"]) == (2, 0, 50.0)
+    channels = read_channels((folder / "graph.xml").read_text(encoding="utf-8"), "graph.xml")
+    assert channels.rings == ((0, 1, 2, 3), (0, 3, 2, 1))
+    ended = taccl("lower", "rings.json", "--to", "rccl-channels", "-o", "-")
+    assert (ended.out, ended.err) == ("export NCCL_RINGS='0 1 2 3|0 3 2 1'\n", "")
+    assert taccl("topo", "import", "graph.xml", "-o", "topo.json").code == 0
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("target", "option", "says"),
+    [
+        ("chakra", ("--runtime", "rccl"), "--runtime: means nothing for --to chakra"),
+        ("nccl-graph", ("--instances", 2), "--instances: means nothing for --to nccl-graph"),
+        ("nccl-graph", ("--name", "x"), "--name: means nothing"),
+        ("rccl-channels", ("--switch",), "--switch: means nothing for --to rccl-channels"),
+        ("rccl-channels", ("--no-network",), "--no-network: means nothing"),
+        ("msccl-xml", ("--no-network",), "--no-network: means nothing for --to msccl-xml"),
+        ("chakra", ("--rank", 0), "--rank: only a group schedule"),
+        ("chakra", ("--name", "a/b"), "--name: 'a/b' cannot be the prefix"),
+    ],
+)
+def test_options_without_a_meaning_for_a_target_are_refused(refuse, target, option, says):
+    refuse(2, [says], "lower", "schedule.json", "--to", target, *option, "-o", "out")
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("output", ["-", "schedule.json"])
+def test_traces_are_not_one_file(refuse, output):
+    refuse(2, ["--output: is one file"], "lower", "schedule.json", "--to", "chakra", "-o", output)
+
+
+def test_a_machine_that_is_no_network_is_refused_and_can_go_without(taccl, refuse, folder):
+    rings(folder, taccl, "switch:4")
+    refuse(5, ["no network like switch-4", "--no-network"], "lower", "rings.json", "--to", "chakra", "-o", "out")
+    record = taccl("lower", "rings.json", "--to", "chakra", "--no-network", "-o", "out", "--json").json
+    assert record["network"] is None
+    assert not (folder / "out" / "network.yml").exists()
