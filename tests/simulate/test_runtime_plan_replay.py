@@ -167,7 +167,7 @@ def test_alphas_follow_each_other_but_in_nvlink(inside, alphas):
     assert time_us(plan("broadcast", gpus), three, Kind.BROADCAST, fast) == pytest.approx(alphas + 2 * 10 + hop_us + 3)
 
 
-def test_a_switch_has_a_share_of_its_own():
+def test_a_switch_has_a_usable_share_of_its_own():
     """Every port passes on all three chunks and one of them again; then the port's alpha, and .3 us as sums are loaded first."""
     value = json.loads(json.dumps(three_allreduce()))
     ndv5 = load_topology("ndv5")
