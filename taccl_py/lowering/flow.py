@@ -37,7 +37,7 @@ def trace_flow(work: RankWork, makespan_us: float) -> DataFlow:
     Parameters
     ----------
     work
-        What the ranks do.
+        Actions of the ranks.
     makespan_us
         Time at which the schedule ends.
     """

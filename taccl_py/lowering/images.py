@@ -24,7 +24,7 @@ class RankImages:
         schedule
             Knows the translations.
         patterns
-            What the roots do.
+            Programs of the roots.
         instances
             Cells that every chunk is cut into.
         """

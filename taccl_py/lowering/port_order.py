@@ -39,7 +39,7 @@ def find_turns(
     blocks
         Threadblocks by rank.
     transfers
-        What the actions send and receive.
+        Transfers that the actions send and receive.
     topology
         Knows the ports.
     wanted

@@ -43,7 +43,7 @@ def choose_protocol(
     schedule
         Its sizes are those for which the protocol is chosen.
     asked
-        What the user asks for, or None.
+        User's choice, or None.
     runtime
         For the error.
     barred

@@ -38,7 +38,7 @@ class Throttle:
     Parameters
     ----------
     topology
-        What is emulated.
+        Emulated machine.
     path
         File that all processes map; the first one makes it with `create`.
     scale
@@ -62,7 +62,7 @@ class Throttle:
         Parameters
         ----------
         topology
-            What is emulated.
+            Emulated machine.
         path
             The file.
         """

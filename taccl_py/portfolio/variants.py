@@ -161,7 +161,7 @@ class _Tries:
     def next_at(self, size: int) -> Candidate | None:
         """The one that is fastest as a schedule of those that could be faster than the best program; None if that is enough.
 
-        What was found at this very size is lowered for it, as no other size tells what becomes of it here.
+        A candidate found at this very size is lowered for it, as other sizes do not tell its time here.
         """
         best_us = min((variant.curve.time_us(size) for variant in self.found), default=math.inf)
         made = [variant.candidate.at_bytes == size for variant in self.found if variant.at_bytes == size]

@@ -93,7 +93,7 @@ def plan_order(untimed: Sequence[UntimedMessage]) -> list[int]:
 def find_deliveries(topology: Topology, untimed: Sequence[UntimedMessage]) -> list[set[int]]:
     """Messages that bring chunks of each message to its sender, as far as the plan has them arrive before it starts.
 
-    What is added at the receiver also waits for what is stored there before, which it would be lost under.
+    A sum at the receiver also waits for values stored there before, which would overwrite it.
     """
     adds = any(message.reduce for message in untimed)
     brings: defaultdict[tuple[int, int], list[int]] = defaultdict(list)

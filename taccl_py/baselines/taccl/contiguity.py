@@ -43,7 +43,7 @@ def solve_contiguity(plan: OrderedRouting, limits: Limits) -> HopTimes:
     Parameters
     ----------
     plan
-        What stage 2 made.
+        Result of stage 2.
     limits
         When to stop.
     """
