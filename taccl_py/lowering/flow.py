@@ -1,4 +1,4 @@
-"""Who uses what an action makes: forwards, readers, and until when a receive can wait without holding anybody up."""
+"""Users of an action's result: forwards, readers, and until when a receive can wait without holding anybody up."""
 
 from __future__ import annotations
 

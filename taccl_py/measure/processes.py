@@ -115,7 +115,7 @@ class EndedProcesses:
 
     @property
     def due_us(self) -> float:
-        """When it should have ended."""
+        """Time at which it should have ended."""
         return self.done_us - self.late_us
 
 
@@ -271,7 +271,7 @@ class ProcessBench(ABC):
 
 @dataclass
 class Arrival:
-    """When the message that a flow has brought counts as arrived, if the machine is an emulated one.
+    """Time at which the message of a flow counts as arrived, if the machine is an emulated one.
 
     Attributes
     ----------

@@ -42,7 +42,7 @@ class Offer:
 
     @property
     def kind(self) -> Kind:
-        """Its collective."""
+        """Collective of the program."""
         return self.program.kind
 
     @property

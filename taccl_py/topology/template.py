@@ -41,7 +41,7 @@ class Side(StrEnum):
 
 
 class NetworkReach(StrEnum):
-    """Which ranks of two nodes the network joins."""
+    """Ranks of two nodes that the network joins."""
 
     ALL = "all"
     RAIL = "rail"

@@ -120,7 +120,7 @@ class Fifo:
 
 @dataclass(frozen=True, slots=True)
 class Wires:
-    """Which FIFO a threadblock fills and which it empties.
+    """FIFOs that a threadblock fills and empties.
 
     Attributes
     ----------
