@@ -226,7 +226,7 @@ class Collective:
         return tuple((c // k,) for c in range(self.num_chunks))
 
     def input_address(self, chunk: int, rank: int) -> Address | None:
-        """Where the rank's own contribution to the chunk lies at the start, or None."""
+        """Address of the rank's own contribution to the chunk at the start, or None."""
         k, n = self.chunks_per_rank, self.num_ranks
         if self.kind in (Kind.REDUCESCATTER, Kind.ALLREDUCE, Kind.REDUCE):
             return Address(Buffer.INPUT, chunk)
@@ -239,7 +239,7 @@ class Collective:
         return Address(Buffer.INPUT, chunk % k)
 
     def output_address(self, chunk: int, rank: int) -> Address | None:
-        """Where the rank must hold the chunk at the end, or None if it does not want it."""
+        """Address at which the rank must hold the chunk at the end, or None if it does not want it."""
         k, n = self.chunks_per_rank, self.num_ranks
         # Looking through all ranks would take long where all of them want it.
         if self.kind not in _WANTED_BY_ALL and rank not in self.wanted[chunk]:

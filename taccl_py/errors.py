@@ -97,7 +97,7 @@ class Violation:
     rule
         Short stable name of the rule, for programs (``fifo-deadlock``).
     what
-        What was found and what would be right, for people.
+        Sentence for people: what was found and what would be right.
     """
 
     where: str
@@ -153,7 +153,7 @@ class PackageMissing(TacclError):
     Parameters
     ----------
     what
-        What needs it.
+        Command, option or feature that needs it.
     remedy
         The command that installs it, or what else to do.
     """

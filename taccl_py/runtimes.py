@@ -51,7 +51,7 @@ class Runtime:
     collectives
         Spelling of each collective that it can select.
     uncalled
-        Those of them for which its library has no call, so that a file for one is loaded and never selected.
+        Kinds for which its library has no call, so that a file for one is loaded and never selected.
     payload_bytes
         Bytes that one FIFO operation carries, for each protocol.
     fifo_slots
@@ -59,7 +59,7 @@ class Runtime:
     max_bytes_exclusive
         Whether ``maxBytes`` itself is outside of the range.
     max_bytes_zero
-        What ``maxBytes="0"`` means: ``unlimited`` or ``never``.
+        Meaning of ``maxBytes="0"``: ``unlimited`` or ``never``.
     max_size_bytes
         Largest size that it can count, also where each element is one byte.
     checks_chunk_counts

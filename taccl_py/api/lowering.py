@@ -107,7 +107,7 @@ def deliver(
     Parameters
     ----------
     answer
-        What was found.
+        Schedule that was found.
     options, instances
         As for `lower_schedule`.
     over, stopped

@@ -40,7 +40,7 @@ def run(
     Parameters
     ----------
     what
-        What `taccl_py.lower` made, or a file: MSCCL XML or an MSCCL++ plan.
+        Result of `taccl_py.lower`, or a file: MSCCL XML or an MSCCL++ plan.
     size
         Size as nccl-tests counts it: bytes, or a text such as ``64KiB``. None: 1 MB. The call has the largest size up to that of whole
         elements in every chunk.

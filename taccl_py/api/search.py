@@ -57,9 +57,9 @@ def with_defaults(
     Parameters
     ----------
     request
-        What is asked for; its engine and the budget of its limits are replaced.
+        Request; its engine and the budget of its limits are replaced.
     engine, effort, time_limit
-        What the user asks for, if anything; see `taccl_py.api.policy.budget`.
+        User's effort and time limit, if any; see `taccl_py.api.policy.budget`.
     ranged
         Whether it is for a range of sizes.
 
@@ -171,7 +171,7 @@ def search_for(request: Request, runtime: Runtime, events: Events, *, is_guarded
     Parameters
     ----------
     request
-        What is asked for; its runtime profile is one of the runtime.
+        Request; its runtime profile is one of the runtime.
     runtime
         Runtime for which it is searched.
     events
@@ -196,9 +196,9 @@ def answer_of(synthesis: Synthesis, request: Request, runtime: Runtime, ended: E
     Parameters
     ----------
     synthesis
-        What was found.
+        Portfolio that was found.
     request
-        What was asked for, with its runtime profile.
+        Request, with its runtime profile.
     runtime
         Runtime for which it was searched.
     ended

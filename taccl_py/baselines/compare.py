@@ -66,7 +66,7 @@ class Tuned:
     amd_cpu
         Whether the CPUs are AMD's, or None for what the topology's name tells.
     graphs
-        What NCCL's search found on the machine, or None to estimate it.
+        Result of NCCL's search on the machine, or None to estimate it.
     fabric
         Network that needs a term of its own, such as ``efa``; empty for InfiniBand and RoCE.
     """
@@ -102,7 +102,7 @@ class ComparedSize:
     baselines
         All that the machine allows.
     nccl
-        What NCCL's own model chooses, with the time that NCCL expects; None where the GPUs are not known, and for collectives
+        Choice of NCCL's own model, with the time that NCCL expects; None where the GPUs are not known, and for collectives
         that NCCL makes of single sends and receives.
     is_direct
         Whether NCCL makes the collective of single sends and receives.
@@ -165,7 +165,7 @@ class MeasuredSize:
     measured_us
         Out of place, or in place where only that was run.
     nccl, ours_us
-        What NCCL's fastest algorithm and our file take under the runtime profile; None if the log is of the other one, or there
+        Times of NCCL's fastest algorithm and of our file under the runtime profile; None if the log is of the other one, or there
         is no file for the size.
     """
 
@@ -203,7 +203,7 @@ class BaselineComparison:
     demand
         The collective on the machine, at the largest size.
     nccl
-        What NCCL would know of the machine; None if its GPUs are not known.
+        Facts about the machine that NCCL's tuner uses; None if its GPUs are not known.
     profile
         The runtime profile.
     rows, measured
@@ -303,17 +303,17 @@ def compare_sizes(
     Parameters
     ----------
     request
-        What is asked for, its size aside; times under a runtime profile are those under its profile.
+        Demand, its size aside; times under a runtime profile are those under its profile.
     sizes
         Smallest and largest size in bytes, both included.
     options
         For what our programs are made.
     tuned
-        What NCCL would know of the machine.
+        User's settings of NCCL's tuner.
     events
         Progress.
     given
-        What else is to be compared.
+        Other candidates to compare.
 
     Raises
     ------

@@ -43,7 +43,7 @@ class BaselineVariant:
     Attributes
     ----------
     name
-        What it is: the number of rings, channels, pieces.
+        Number of rings, channels or pieces, in words.
     schedule
         It on the machine.
     """

@@ -51,9 +51,9 @@ class NcclObservation:
     kind, size_bytes
         The collective, and the size as nccl-tests counts it.
     time_us
-        What was measured.
+        Measured time.
     algorithm
-        What ``NCCL_ALGO`` forced, one of `taccl_py.baselines.nccl_time.ALGORITHMS`; empty if NCCL chose.
+        Algorithm that ``NCCL_ALGO`` forced, one of `taccl_py.baselines.nccl_time.ALGORITHMS`; empty if NCCL chose.
     """
 
     machine: NcclMachine

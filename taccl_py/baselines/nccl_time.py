@@ -111,7 +111,7 @@ def nccl_machine(
     gpu
         Generation of its GPUs, or None for what the topology tells.
     graphs
-        What NCCL's search found on the machine, or None to estimate it.
+        Result of NCCL's search on the machine, or None to estimate it.
     fabric
         Name of the network, such as ``efa``; empty for none that needs a term of its own.
     gpus_per_process
@@ -181,9 +181,9 @@ class TimeParts:
     far_us
         Steps over NICs.
     block_us
-        What the bytes of a channel take its threadblock.
+        Time that the bytes of a channel take its threadblock.
     near_link_us, far_link_us
-        What the bytes take a GPU's links, and a node's NICs.
+        Times that the bytes take a GPU's links, and a node's NICs.
     """
 
     fixed_us: float

@@ -33,7 +33,7 @@ class Case:
     kind
         Collective.
     engine, solver
-        What synthesizes it. Its search ends by its own limits, which do not depend on the clock.
+        Engine with its options. Its search ends by its own limits, which do not depend on the clock.
     runtime
         For which its program is.
     nodes, size_bytes, chunks_per_rank, ranks

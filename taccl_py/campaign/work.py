@@ -59,7 +59,7 @@ class CaseOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Force:
-    """Who does the work.
+    """Processes that do the work.
 
     Attributes
     ----------

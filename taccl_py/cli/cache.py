@@ -1,4 +1,4 @@
-"""Where the user's verdicts are kept: `TACCL_CACHE_DIR`, or the place for such files of the platform."""
+"""Folder of the user's verdicts: `TACCL_CACHE_DIR`, or the place for such files of the platform."""
 
 from __future__ import annotations
 

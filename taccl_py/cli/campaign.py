@@ -40,9 +40,9 @@ def carry_out_watched(cases: Sequence[Case], store: Store | None, values: dict[s
     Parameters
     ----------
     cases, store
-        What is done and where it is kept.
+        Campaign: its cases, and where results are kept.
     values
-        What was given for `force_options`.
+        Values of `force_options`.
 
     Raises
     ------

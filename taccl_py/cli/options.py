@@ -54,11 +54,11 @@ class ParsedType(click.ParamType, Generic[T]):  # type: ignore[type-arg,unused-i
     Parameters
     ----------
     name
-        What it is called in help texts.
+        Name in help texts.
     kind
-        What it becomes; values of this type, such as defaults, stay as they are.
+        Type of its value; values of this type, such as defaults, stay as they are.
     parse
-        What makes it of a text.
+        Function that makes the value of a text.
     names
         Words that shells complete.
     """

@@ -31,7 +31,7 @@ class _Stream:
     stream
         The stream.
     name
-        What it is called in errors; empty if what cannot be written is dropped instead.
+        Name in errors; empty if text that cannot be written is dropped instead.
     """
 
     def __init__(self, stream: Any, name: str) -> None:

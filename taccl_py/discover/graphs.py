@@ -200,7 +200,7 @@ def read_sccl(value: Any, path: str, name: str, unit_gbps: float) -> Topology:
     name
         Name of the machine.
     unit_gbps
-        What one chunk of a round stands for, in GB/s.
+        Rate that one chunk of a round stands for, in GB/s.
 
     Raises
     ------

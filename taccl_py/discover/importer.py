@@ -56,7 +56,7 @@ class Imported:
     formats
         Format of each file.
     notes
-        What was guessed, a sentence for each, for the user to correct.
+        Guesses, a sentence for each, for the user to correct.
     """
 
     topology: Topology
@@ -142,7 +142,7 @@ def import_machine(
     gpu
         GPU model (`taccl_py.discover.gpus.GPU_MODELS`), for texts that name no rates.
     inside
-        What joins the GPUs of a server; None: as the files say, unknown where they do not.
+        Medium that joins the GPUs of a server; None: as the files say, unknown where they do not.
 
     Raises
     ------

@@ -60,7 +60,7 @@ def _only(via: Mapping[int, tuple[PortSide, ...]], kept: set[str]) -> dict[int, 
 
 
 def _crossing(node: NodeTemplate) -> dict[PortSide, set[_Traffic]]:
-    """Who crosses each direction of each port."""
+    """Users of each direction of each port."""
     crossing: dict[PortSide, set[_Traffic]] = {}
     for index, link in enumerate(node.links):
         for use in link.ports:

@@ -83,7 +83,7 @@ class Box:
     gpus
         GPUs, in the order of their ranks.
     kinds
-        What each device is.
+        Kind of each device.
     wires
         PCIe and what joins CPUs.
     gpu_links
@@ -93,7 +93,7 @@ class Box:
     nets
         Network ports.
     inside
-        What joins the GPUs, where the file says it; None: as `gpu_links` and `wires` tell.
+        Medium that joins the GPUs, where the file says it; None: as `gpu_links` and `wires` tell.
     model
         Name of the GPU in `taccl_py.discover.gpus.GPU_MODELS`, empty where nothing says it.
     guess

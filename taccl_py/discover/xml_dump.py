@@ -442,7 +442,7 @@ class _TopologyDump(_DumpAttributes):
 
 @dataclass(frozen=True, slots=True)
 class _DevicePlace:
-    """Where a device is: its CPU, and the number of the dump."""
+    """Place of a device: its CPU, and the number of the dump."""
 
     cpu: str
     dump: int

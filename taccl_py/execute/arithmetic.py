@@ -64,7 +64,7 @@ def divide(values: Array, data_type: DataType, num_ranks: int) -> Array:
 
 
 class CellArithmetic(Protocol):
-    """Where elements of one type live, and what is done there: numpy, or another library with arrays like its."""
+    """Storage and arithmetic of elements of one type: numpy, or another library with arrays like its."""
 
     @property
     def data_type(self) -> DataType:

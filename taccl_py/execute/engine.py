@@ -93,7 +93,7 @@ class ThreadblockEngine:
     Parameters
     ----------
     plan, cut
-        What to run, and how data are cut.
+        Program to run, and how data are cut.
     memories
         Buffers of the ranks that run here.
     transport

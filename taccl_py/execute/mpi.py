@@ -247,7 +247,7 @@ class MpiSession:
         Raises
         ------
         TacclError
-            What it raised, on all ranks; InvalidArtifact if one of them does not come.
+            Error that it raised, on all ranks; InvalidArtifact if one of them does not come.
         """
         self._barrier("taccl run", self._timeout_seconds)
         made: tuple[T | None, TacclError | None] = (None, None)

@@ -55,11 +55,11 @@ class OneSidedOperation:
     name
         As written.
     channels, semaphores
-        What it signals, waits on, releases or acquires; for a put by a proxy the channel that carries it.
+        Channels and semaphores that it signals, waits on, releases or acquires; for a put by a proxy the channel that carries it.
     sources, target
-        What it reads and writes.
+        Places that it reads and writes.
     copies
-        What it writes too: by a switch, the same cells of the other ranks.
+        Further places that it writes: by a switch, the same cells of the other ranks.
     barrier, barrier_blocks
         Which barrier, and how many threadblocks meet there.
     """

@@ -144,7 +144,7 @@ class ExecutablePlan:
     Attributes
     ----------
     name
-        What to call it in errors.
+        Name in errors.
     kind
         Collective.
     root

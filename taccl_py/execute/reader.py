@@ -50,7 +50,7 @@ def read_plan(text: str, name: str, *, kind: Kind | None = None, root: int | Non
     text
         The file.
     name
-        What to call it in errors.
+        Name in errors.
     kind
         The collective of a file that is for a custom one; compared otherwise.
     root

@@ -37,7 +37,7 @@ class TorchSession:
     timeout_seconds
         How long a rank may not answer; with NCCL, how long a run may take.
     backend
-        What carries messages.
+        Transport of messages.
     environment
         Where variables of NCCL are set that let ranks share a GPU.
 
@@ -86,7 +86,7 @@ class TorchSession:
         Raises
         ------
         TacclError
-            What it raised, on all ranks.
+            Error that it raised, on all ranks.
         """
         shared: list[Any] = [None, None]
         if self.rank == 0:

@@ -100,7 +100,7 @@ class NcclWire:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSeat:
-    """Where a process sits.
+    """Seat of a process.
 
     Attributes
     ----------

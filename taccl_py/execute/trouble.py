@@ -37,7 +37,7 @@ class BlockedThreadblock:
     block, step
         Who, and at which step (counted from 0).
     what
-        What it waits for, to be read after "waits for".
+        Object of the wait, to be read after "waits for".
     target
         Who could end that; None if nobody can.
     """

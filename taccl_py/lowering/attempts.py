@@ -50,7 +50,7 @@ class ProgramRevision:
     blocks
         Threadblocks.
     transfers
-        What is sent.
+        Transfers of the program.
     num_channels
         Channels used.
     scratch_cells
@@ -131,9 +131,9 @@ def loosen(attempt: ProgramRevision, decisions: Decisions, stops: FifoModel, eno
     attempt, decisions
         The attempt, under which decisions.
     stops
-        What connections hold when it stops.
+        Capacity of connections with which it stops.
     enough
-        What they hold when it need not stop any more.
+        Capacity with which it need not stop any more.
     """
     execution, other = (attempt.fifos.start(model) for model in (stops, enough))
     stuck = execution.stuck()

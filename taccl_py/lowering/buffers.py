@@ -27,7 +27,7 @@ class BufferSizes:
     Attributes
     ----------
     collective
-        What moves.
+        Collective of the program.
     instances
         Cells per chunk.
     exact

@@ -86,7 +86,7 @@ def assign_channels(work: RankWork, topology: Topology, rules: ChannelRules) -> 
 
 
 def _spread_messages(work: RankWork, rules: ChannelRules) -> dict[int, int]:
-    """Which of its link's channel groups each message uses: the first messages the first one, so that groups take turns once."""
+    """Channel group of each message among those of its link: the first messages the first one, so that groups take turns once."""
     of_link: dict[int, dict[int, None]] = {}
     for action in work.actions:
         if action.leaves != NONE:

@@ -1,4 +1,4 @@
-"""Which steps wait for which: from the accesses to memory cells, without what is certain anyway.
+"""Dependencies between steps: from the accesses to memory cells, without what is certain anyway.
 
 An action must come after the last writer of every cell that it reads or writes, and a writer after all readers of what it
 overwrites; input and output cells that are the same memory in place count as one cell. Of these, only those are kept that do
@@ -132,7 +132,7 @@ def _chains(block: UnfinishedThreadblock) -> Iterator[list[RankAction]]:
 
 @dataclass(frozen=True, slots=True)
 class _Seat:
-    """Where an action stands: the column of its threadblock in a clock, and its position."""
+    """Position of an action: the column of its threadblock in a clock, and its position."""
 
     column: int
     position: int

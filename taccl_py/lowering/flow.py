@@ -1,4 +1,4 @@
-"""Who uses what an action makes: forwards, readers, and until when a receive can wait without holding anybody up."""
+"""Users of an action's result: forwards, readers, and until when a receive can wait without holding anybody up."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def trace_flow(work: RankWork, makespan_us: float) -> DataFlow:
     Parameters
     ----------
     work
-        What the ranks do.
+        Actions of the ranks.
     makespan_us
         Time at which the schedule ends.
     """

@@ -48,7 +48,7 @@ class ForeignFile:
     copies
         For every rank, the copies that no runtime carries out.
     notes
-        What was filled in, one clause each.
+        Values that were filled in, one clause each.
     legacy
         Whether it does not say for which of the placements it is beside the one that it names.
     custom

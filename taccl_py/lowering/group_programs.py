@@ -39,7 +39,7 @@ class Patterns:
     options
         With the protocol and the order at ports that were chosen.
     roles, spread
-        What sends and receives over every orbit of links, and how many channels those have that need more than one for each instance.
+        Actions that send and receive over every orbit of links, and how many channels those have that need more than one for each instance.
     seams
         Where chunks are not neighbours, as they are not in some image; empty if each rank's program may use those that it has.
     """

@@ -20,7 +20,7 @@ from taccl_py.schedule.ir import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Homes:
-    """Where ranks keep chunks; lists are indexed by rank.
+    """Cells in which ranks keep chunks; lists are indexed by rank.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ def assign_homes(schedule: Schedule, survey: Survey, geometry: BufferSizes, rule
 
 
 def _listed_home(schedule: Schedule, chunk: int, rank: int) -> Address:
-    """Where the schedule says that the chunk is kept."""
+    """Address at which the schedule keeps the chunk."""
     address = schedule.address(chunk, rank)
     if address is None:
         raise InputError(

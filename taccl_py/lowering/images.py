@@ -24,7 +24,7 @@ class RankImages:
         schedule
             Knows the translations.
         patterns
-            What the roots do.
+            Programs of the roots.
         instances
             Cells that every chunk is cut into.
         """
@@ -78,7 +78,7 @@ class RankImages:
         return Gpu(rank, pattern.input_chunks, pattern.output_chunks, pattern.scratch_chunks, threadblocks)
 
     def _moved(self, address: Address, image: tuple[int, ...], moved: dict[Address, Address]) -> Address:
-        """Where the cell lies in the image; `moved` remembers it."""
+        """Place of the cell in the image; `moved` remembers it."""
         found = address
         if address.buffer in self._of_all and address.offset >= 0:
             owner, cell = divmod(address.offset, self._shard)

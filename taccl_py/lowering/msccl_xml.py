@@ -117,7 +117,7 @@ def parse_xml(text: str, name: str, runtime: Runtime | None = None) -> Program:
     text
         Text of an algorithm file.
     name
-        What to call the text in errors, and the program's name if it has none.
+        Name of the text in errors, and the program's name if it has none.
     runtime
         The runtime for which it was written, where that matters: whether ``maxBytes`` itself is one of the sizes.
 

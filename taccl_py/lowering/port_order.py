@@ -19,7 +19,7 @@ from taccl_py.topology.model import Topology
 
 
 class PortOrder(StrEnum):
-    """Which messages keep the schedule's order at their rank's ports."""
+    """Messages that keep the schedule's order at their rank's ports."""
 
     FREE = "free"
     SENDS = "sends"
@@ -39,7 +39,7 @@ def find_turns(
     blocks
         Threadblocks by rank.
     transfers
-        What the actions send and receive.
+        Transfers that the actions send and receive.
     topology
         Knows the ports.
     wanted

@@ -58,7 +58,7 @@ class Step:
     Attributes
     ----------
     op
-        What it does.
+        Operation of the step.
     src, dst
         First cell read and first cell written. For `Op.RECV_REDUCE_COPY` and its kin ``src`` is the local operand; for a
         plain send or receive the other side's address is given for information. `Op.RECV_COPY_SEND` has ``dst`` as both.

@@ -1,4 +1,4 @@
-"""Which protocol, and for which sizes.
+"""Protocol of a program, and the sizes for which it is chosen.
 
 Protocol latencies are NCCL's own tuning constants for a step of a ring (microseconds, LL / LL128 / Simple): 0.6 / 1.9 / 3.4 over
 NVLink, 2.7 / 4.0 / 14 over a network. LL sends a flag with every word (twice the bytes), LL128 sends 16 bytes for 15. They
@@ -43,7 +43,7 @@ def choose_protocol(
     schedule
         Its sizes are those for which the protocol is chosen.
     asked
-        What the user asks for, or None.
+        User's choice, or None.
     runtime
         For the error.
     barred

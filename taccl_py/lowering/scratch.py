@@ -172,7 +172,7 @@ class _ScratchSlots:
 
 
 class _Moves:
-    """Where the cells of blocks have gone."""
+    """New places of the cells of blocks."""
 
     def __init__(self, firsts: list[int], place_of: dict[int, int]) -> None:
         self._firsts = firsts

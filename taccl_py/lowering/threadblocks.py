@@ -41,7 +41,7 @@ class UnfinishedThreadblock:
 
     @property
     def joint(self) -> Joint:
-        """Its name, if it has both peers."""
+        """Name of the threadblock, if it has both peers."""
         return Joint(self.rank, self.recv_peer, self.send_peer, self.channel)
 
     @property

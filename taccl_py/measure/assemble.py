@@ -81,7 +81,7 @@ def fit_topology(
     size_bytes
         Message size whose line counts where a fit has several (None: the largest sizes).
     inside
-        What joins the ranks of a node, which times do not tell.
+        Medium that joins the ranks of a node, which times do not tell.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Which links share a port, found by running them together.
+"""Search for links that share a port, by running them together.
 
 Stars (all links of a rank out, or in) and matchings (links of different senders and receivers, which together hold every link)
 are run at once and compared with what links alone, and the ports found so far, predict. What takes longer is shrunk to a

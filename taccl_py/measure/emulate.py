@@ -24,7 +24,7 @@ class EmulatedBench:
     Attributes
     ----------
     topology
-        What it is; nobody who profiles it may look.
+        True machine; the profiler may not look at it.
     noise
         Standard deviation of the logarithm of every time.
     seed

@@ -77,7 +77,7 @@ class Counted:
     progress
         Called before every experiment with the stage and the number of experiments so far.
     stage
-        What experiments are for at the time, for people.
+        Purpose of the experiments at the time, for people.
     experiments, busy_us
         How many experiments were needed, those in `known` included; how long flows ran in all.
     """

@@ -105,7 +105,7 @@ def fit_rates(samples: Sequence[Sample], alpha_us: float) -> Fit:
     samples
         At least one.
     alpha_us
-        What to take for alpha.
+        Value to take for alpha.
     """
     betas = np.array([one.message_us / one.megabytes for one in samples])
     beta = float(np.median(betas))

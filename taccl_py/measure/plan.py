@@ -60,7 +60,7 @@ def find_pace(bench: Bench, machine: Topology) -> Pace:
     bench
         Where experiments will run.
     machine
-        What is assumed of it.
+        Assumptions about it.
     """
     experiment = Experiment((bench.pairs[0],), _PROBE_BYTES, _PROBE_MESSAGES)
     bench.run(experiment)

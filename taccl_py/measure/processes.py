@@ -54,7 +54,7 @@ class LaunchedProcesses(ABC):
         Raises
         ------
         TacclError
-            What it raised, on all ranks.
+            Error that it raised, on all ranks.
         """
         shared: tuple[T | None, TacclError | None] = (None, None)
         if self.rank == 0:
@@ -88,7 +88,7 @@ class WorkOrder:
     Attributes
     ----------
     experiment
-        What runs.
+        Experiment that runs.
     start_seconds
         When, on the clock that the processes of one computer share; None: after a barrier.
     """
@@ -115,7 +115,7 @@ class EndedProcesses:
 
     @property
     def due_us(self) -> float:
-        """When it should have ended."""
+        """Time at which it should have ended."""
         return self.done_us - self.late_us
 
 
@@ -271,7 +271,7 @@ class ProcessBench(ABC):
 
 @dataclass
 class Arrival:
-    """When the message that a flow has brought counts as arrived, if the machine is an emulated one.
+    """Time at which the message of a flow counts as arrived, if the machine is an emulated one.
 
     Attributes
     ----------
@@ -357,7 +357,7 @@ class Buffers:
         Parameters
         ----------
         use, number
-            What it is for; two uses at a time have two names.
+            Purpose; two uses at a time have two names.
         size_bytes
             How much.
         """

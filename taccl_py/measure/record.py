@@ -20,7 +20,7 @@ def samples_of_record(text: str, path: str) -> tuple[Sample, ...]:
     Parameters
     ----------
     text
-        What the file holds.
+        Content of the file.
     path
         Its name, for error messages.
 
@@ -103,7 +103,7 @@ class Record:
         Parameters
         ----------
         experiment
-            What ran.
+            Experiment that ran.
         times
             Microseconds of every flow.
 

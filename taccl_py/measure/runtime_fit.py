@@ -61,7 +61,7 @@ class RuntimeObservation:
     size_bytes
         Size of the call.
     time_us
-        What was measured.
+        Measured time.
     predicted
         Time under a profile, in microseconds.
     """
@@ -157,7 +157,7 @@ def fit_runtime(
     start
         The profile that is started from.
     parameters
-        What may change.
+        Parameters that may change.
     observations
         Measured times; at least one.
 

@@ -31,7 +31,7 @@ class MeasuredRun:
     name
         Name of the file.
     program
-        What it holds.
+        Program that it holds.
     rows
         (size in bytes, microseconds), the launch of further GPUs of a process taken off.
     skipped

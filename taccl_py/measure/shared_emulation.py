@@ -26,7 +26,7 @@ _ROUNDING_SECONDS = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class ThrottledTimes:
-    """When a message leaves its link, and when it arrives, in seconds of the clock that all processes share."""
+    """Times at which a message leaves its link and arrives, in seconds of the clock that all processes share."""
 
     free_seconds: float
     due_seconds: float
@@ -38,7 +38,7 @@ class Throttle:
     Parameters
     ----------
     topology
-        What is emulated.
+        Emulated machine.
     path
         File that all processes map; the first one makes it with `create`.
     scale
@@ -62,7 +62,7 @@ class Throttle:
         Parameters
         ----------
         topology
-            What is emulated.
+            Emulated machine.
         path
             The file.
         """

@@ -223,11 +223,11 @@ class DeviceBench(TorchBench):
     job
         The processes.
     streams
-        What has streams and events, such as ``torch.cuda``.
+        Module with streams and events, such as ``torch.cuda``.
     device
         Where the memory is.
     backend
-        What moves it.
+        Backend that moves it.
     """
 
     def __init__(self, job: TorchProcesses, streams: Any, device: Any, backend: str) -> None:

@@ -28,9 +28,9 @@ class Conversion:
     program, text
         The program and its XML.
     verdict
-        What the verifier found.
+        Verdict of the verifier.
     notes
-        What was changed, one clause each.
+        Changes, one clause each.
     runtime
         Runtime for which it is ready.
     """
@@ -68,7 +68,7 @@ def convert_and_verify(
     origin
         For which runtime it was written, if that is known.
     verify
-        What verifies the texts.
+        Verifier of the texts.
 
     Raises
     ------

@@ -81,7 +81,7 @@ class Lowered(ReplayedProgram):
     text
         Its XML.
     verdict
-        What the verifier found.
+        Verdict of the verifier.
     """
 
     text: str

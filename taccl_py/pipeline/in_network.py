@@ -35,7 +35,7 @@ class SwitchPlan:
     lowered
         The plan and its text.
     options
-        What it was made with: the fastest number of owners or of pieces was looked for.
+        Options that it was made with: the fastest number of owners or of pieces was searched.
     replay
         How long it takes at the schedule's size.
     bound

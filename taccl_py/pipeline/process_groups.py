@@ -57,7 +57,7 @@ def synthesize_groups(request: Request, groups: Sequence[tuple[int, ...]], event
     Parameters
     ----------
     request
-        What each group is to do; its ``ranks`` are left out.
+        Request of each group; its ``ranks`` are left out.
     groups
         Ranks of each group.
     events

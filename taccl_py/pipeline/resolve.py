@@ -84,7 +84,7 @@ def make_demand(request: Request, *, expanded: bool = True) -> Demand:
     Parameters
     ----------
     request
-        What the user asked for.
+        User's request.
     expanded
         Whether every chunk of every rank will be written down, which there must not be too many of.
 

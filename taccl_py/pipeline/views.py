@@ -36,7 +36,7 @@ def search(
     Parameters
     ----------
     demand, engine_name, options
-        What is asked of which engine; ``auto`` without a sketch also searches as protocols see the machine.
+        Demand and engine; ``auto`` without a sketch also searches as protocols see the machine.
     profile
         The runtime profile, or None for links and ports alone.
     events
@@ -45,7 +45,7 @@ def search(
     Raises
     ------
     TacclError
-        Those of the engine.
+        Errors of the engine.
     """
     engine = load_engine(engine_name)
     if profile is None or profile.is_neutral or demand.sketch is not None or engine_name != _VIEWED_ENGINE:

@@ -98,7 +98,7 @@ def synthesize_portfolio(
     Parameters
     ----------
     request
-        What is asked for, its size aside.
+        Request, its size aside.
     sizes
         Smallest and largest size in bytes, both included.
     options
@@ -223,7 +223,7 @@ def _next_choice(
 ) -> TrialChoice | None:
     """The next choice to be lowered for a stretch from `low` on; None where another is good enough, or there is none left.
 
-    What the first replay promised may be lost where threadblocks had to be joined; then the next choices are lowered too.
+    The time of the first replay may be lost where threadblocks had to be joined; then the next choices are lowered too.
     """
     best_us, lowered = math.inf, 0
     middle = _middle(low, stretch.high)

@@ -41,7 +41,7 @@ class Candidate:
     Attributes
     ----------
     engine, solver
-        What made it.
+        Engine that made it.
     schedule
         It, with the times of the size that it was made for.
     curve

@@ -42,7 +42,7 @@ class Offer:
 
     @property
     def kind(self) -> Kind:
-        """Its collective."""
+        """Collective of the program."""
         return self.program.kind
 
     @property
@@ -86,11 +86,11 @@ class Installation:
     texts
         Files by name.
     verdict
-        What the verifier says of them together.
+        Verdict on all of them together.
     environment
         Variables that make the runtime load them.
     notes
-        What was there already or cut, one clause each.
+        Files that were there already or were cut, one clause each.
     """
 
     texts: dict[str, str]
@@ -173,7 +173,7 @@ def read_offer(
     held
         Whether the directory to install into holds it already.
     verify
-        What verifies it.
+        Verifier of each file.
 
     Raises
     ------
@@ -249,7 +249,7 @@ def plan_installation(
     trim
         Whether to cut the sizes of later programs to what earlier ones leave; else that is an error.
     verify
-        What verifiers every file.
+        Verifier of every file.
 
     Raises
     ------

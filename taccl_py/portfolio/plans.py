@@ -55,7 +55,7 @@ class PlanOffer:
 
     @property
     def text(self) -> str:
-        """Its JSON with these sizes."""
+        """JSON of the plan with these sizes."""
         return canonical_json({**self.value, "min_message_size": self.min_bytes, "max_message_size": self.max_bytes})
 
     @property

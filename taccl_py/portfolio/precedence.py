@@ -1,4 +1,4 @@
-"""Which of several files for the same calls counts: the one that is named first, be they MSCCL XML or MSCCL++ plans."""
+"""Precedence of files for the same calls: the one named first counts, be they MSCCL XML or MSCCL++ plans."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SizeClaim(Protocol):
 
     @property
     def kind(self) -> Kind:
-        """Its collective."""
+        """Collective of the file."""
 
     @property
     def min_bytes(self) -> int:

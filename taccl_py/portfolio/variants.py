@@ -149,7 +149,7 @@ class _Try:
 
 
 class _Tries:
-    """Which candidate is lowered next for a size."""
+    """Order in which candidates are lowered for a size."""
 
     def __init__(self, candidates: Sequence[Candidate], sizes: Sequence[int], options: LoweringOptions) -> None:
         self._candidates, self._sizes, self._options = candidates, tuple(sizes), options
@@ -161,7 +161,7 @@ class _Tries:
     def next_at(self, size: int) -> Candidate | None:
         """The one that is fastest as a schedule of those that could be faster than the best program; None if that is enough.
 
-        What was found at this very size is lowered for it, as no other size tells what becomes of it here.
+        A candidate found at this very size is lowered for it, as other sizes do not tell its time here.
         """
         best_us = min((variant.curve.time_us(size) for variant in self.found), default=math.inf)
         made = [variant.candidate.at_bytes == size for variant in self.found if variant.at_bytes == size]
@@ -215,7 +215,7 @@ class _Failures:
             self._errors.setdefault(id(candidate), []).append(error)
 
     def why_not(self, candidate: Candidate) -> LoweringError | None:
-        """Why the candidate is not worth another try, if it is not."""
+        """Error for which the candidate is not worth another try, if there is one."""
         errors = self._errors.get(id(candidate), [])
         return errors[0] if len(errors) >= _MOST_FAILURES else None
 

@@ -116,7 +116,7 @@ class _FigurePlace:
 
 @dataclass(frozen=True, slots=True)
 class _Map:
-    """Where the ranks are, one unit or more apart, the height of the drawing and the size of a dot, in pixels."""
+    """Places of the ranks, one unit or more apart, the height of the drawing and the size of a dot, in pixels."""
 
     places: list[_FigurePlace]
     height: float

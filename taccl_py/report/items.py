@@ -36,11 +36,11 @@ class Item:
     Attributes
     ----------
     name
-        What the report calls it.
+        Name in the report.
     schedule
         It.
     program
-        What it became, if that is known.
+        Program that it was lowered to, if that is known.
     sizes
         For which it is meant, or None for any.
     progress
@@ -158,7 +158,7 @@ class SizeLine:
     Attributes
     ----------
     name
-        What a legend calls it.
+        Name in legends.
     points
         In order of size.
     profile

@@ -28,7 +28,7 @@ def front_record(demand: Demand, front: Front, sizes: SizeRange | None) -> dict[
     Parameters
     ----------
     demand
-        What was asked.
+        Demand of the search.
     front
         The answer.
     sizes

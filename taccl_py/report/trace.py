@@ -17,9 +17,9 @@ def chrome_trace(topology: Topology, timeline: Timeline, schedule: Schedule | No
     Parameters
     ----------
     topology, timeline
-        What ran where.
+        Transfers of the run.
     schedule
-        What was replayed, or None for a program.
+        Replayed schedule, or None for a program.
     """
     ports_process = topology.num_ranks
     events = [_named("process_name", f"rank {rank} sends", rank) for rank in range(topology.num_ranks)]

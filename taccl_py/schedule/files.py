@@ -112,7 +112,7 @@ def read_schedule(text: str, path: str) -> Schedule:
     Parameters
     ----------
     text
-        What the file holds.
+        Content of the file.
     path
         Its name, for error messages.
 

@@ -160,7 +160,7 @@ class GroupSchedule:
         return sort_messages(found)
 
     def _moved(self, shards: IntArray, start: IntArray | int, end: int) -> IntArray:
-        """Where shards go (what one rank has for another one, in AllToAll) under the translations that take `start` to `end`."""
+        """Images of shards (what one rank has for another one, in AllToAll) under the translations that take `start` to `end`."""
         carried, size = self._translations.carried, self.topology.num_ranks
         if self.kind is not Kind.ALLTOALL:
             return carried(start, end, shards)
@@ -172,7 +172,7 @@ class GroupSchedule:
             yield from self.sent_by(rank)
 
     def carried_to(self, rank: int) -> tuple[int, ...]:
-        """Where every rank goes under the translation that takes the root of its role to `rank`; see `sent_by`."""
+        """Image of every rank under the translation that takes the root of its role to `rank`; see `sent_by`."""
         everyone = np.arange(self.topology.num_ranks)
         return tuple(self._translations.carried(self.root_of(rank), rank, everyone).tolist())
 

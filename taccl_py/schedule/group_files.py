@@ -63,7 +63,7 @@ def read_group(text: str, path: str) -> GroupSchedule:
     Parameters
     ----------
     text
-        What the file holds.
+        Content of the file.
     path
         Its name, for error messages.
 

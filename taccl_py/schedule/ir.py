@@ -148,7 +148,7 @@ class Schedule:
         return tuple({chunk: index for index, chunk in enumerate(chunks)} for chunks in self.scratch)
 
     def address(self, chunk: int, rank: int) -> Address | None:
-        """Where the rank keeps the chunk (the rules are in the module's text), or None if it never has it."""
+        """Address at which the rank keeps the chunk (the rules are in the module's text), or None if it never has it."""
         index = self.scratch_index[rank].get(chunk)
         if index is not None:
             return Address(Buffer.SCRATCH, index)

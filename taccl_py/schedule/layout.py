@@ -225,7 +225,7 @@ def _as_run(message: UntimedMessage, chunks: tuple[int, ...]) -> UntimedMessage:
 
 
 class _ChunkEnds(NamedTuple):
-    """Where a chunk lies at both ends of a link; a tuple, as very many are sorted."""
+    """Places of a chunk at both ends of a link; a tuple, as very many are sorted."""
 
     here: int
     there: int

@@ -1,4 +1,4 @@
-"""Which group schedule a schedule is: engines that solve one node or one rank for all write down everyone's messages.
+"""Group schedules recognized in schedules: engines that solve one node or one rank for all write down everyone's messages.
 
 A symmetry of the machine that takes every message to another one of the schedule, at the same time and with the images of its chunks,
 is one of the schedule. Of those that are, the translations (`taccl_py.topology.translations`) make it a group schedule, whose base is
@@ -73,7 +73,7 @@ def _keeps(schedule: Schedule, present: Counter[_Key], image: Sequence[int]) -> 
 
 
 def _moved_chunks(schedule: Schedule, image: Sequence[int]) -> list[int]:
-    """Where every chunk goes: it is one of a rank's shard, or of what a rank has for another one."""
+    """Image of every chunk: it is one of a rank's shard, or of what a rank has for another one."""
     collective = schedule.collective
     owners = list(image)
     if collective.kind is Kind.ALLTOALL:

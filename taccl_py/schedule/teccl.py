@@ -47,7 +47,7 @@ def read_teccl_schedule(text: str, path: str) -> Schedule:
     Parameters
     ----------
     text
-        What the file holds.
+        Content of the file.
     path
         File name for error messages.
 

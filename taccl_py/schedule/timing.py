@@ -77,7 +77,7 @@ def time_drafts(
 
 
 def plan_us(topology: Topology, sizes_bytes: Sequence[float], untimed: Sequence[UntimedMessage]) -> float:
-    """When the last message of a plan has arrived, every message having a size of its own and the plan's order being kept."""
+    """Arrival of the last message of a plan, every message having a size of its own and the plan's order being kept."""
     return max((message.end for message in time_drafts(topology, sizes_bytes, untimed)), default=0.0)
 
 
@@ -93,7 +93,7 @@ def plan_order(untimed: Sequence[UntimedMessage]) -> list[int]:
 def find_deliveries(topology: Topology, untimed: Sequence[UntimedMessage]) -> list[set[int]]:
     """Messages that bring chunks of each message to its sender, as far as the plan has them arrive before it starts.
 
-    What is added at the receiver also waits for what is stored there before, which it would be lost under.
+    A sum at the receiver also waits for values stored there before, which would overwrite it.
     """
     adds = any(message.reduce for message in untimed)
     brings: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
@@ -117,7 +117,7 @@ def find_deliveries(topology: Topology, untimed: Sequence[UntimedMessage]) -> li
 
 
 class _ScheduleClock:
-    """When links and ports are free and what has been sent."""
+    """State of a schedule being timed: when links and ports are free, and messages sent."""
 
     def __init__(self, topology: Topology, sizes_bytes: Sequence[float], untimed: Sequence[UntimedMessage]) -> None:
         count_work("timed", sum(len(message.chunks) for message in untimed))
@@ -138,11 +138,11 @@ class _ScheduleClock:
         self.end_us = [0.0] * len(untimed)
 
     def ready_us(self, i: int) -> float:
-        """When a message's deliveries have arrived."""
+        """Time at which a message's deliveries have arrived."""
         return max((self.end_us[j] for j in self.deliveries[i]), default=0.0)
 
     def earliest(self, i: int, ready_us: float) -> float:
-        """When a message can start that is ready then: its link and ports are free."""
+        """Earliest start of a message that is ready then: its link and ports are free."""
         start = ready_us
         for resource in self.resources[i]:
             free_us = self.free_us[resource]

@@ -120,7 +120,7 @@ def _same_cost(one: Topology, link: int, other: Topology, other_link: int) -> bo
 def in_pieces(schedule: Schedule, pieces: int) -> Schedule:
     """The same paths with so many times as many chunks, each message in so many that follow each other.
 
-    What is forwarded or summed then starts with the first piece while others are still in flight. A message of several chunks is cut
+    Forwards and sums then start with the first piece while others are still in flight. A message of several chunks is cut
     into neighbouring parts. The result may be invalid where a message must not start after the arrival of another.
     """
     collective = replace(schedule.collective, chunks_per_rank=schedule.collective.chunks_per_rank * pieces)

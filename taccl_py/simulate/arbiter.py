@@ -1,4 +1,4 @@
-"""Who may use which link and port when: requests that want several resources at once, served in their order.
+"""Arbiter of links and ports: requests that want several resources at once, served in their order.
 
 A request starts when all its resources are free. Among those that could start, one whose receiver already waits for the
 data goes before one whose receiver is not there yet (its message would fill the connection's buffer and stall), then the
@@ -122,7 +122,7 @@ class Settlement:
 
 
 class Server(Protocol):
-    """Who serves requests for links and ports."""
+    """Server of requests for links and ports."""
 
     def settle(self, now_us: float, fresh: Sequence[TransferRequest], freed: Sequence[int]) -> Settlement:
         """Start every request that can start now; see `Arbiter.settle`."""

@@ -518,7 +518,7 @@ class _PlanRun:
     def _explain(self, block: _PlanBlockState) -> Violation:
         operation = block.record.operations[block.position]
         where = f"gpu {block.rank} tb {block.number} op {block.position}"
-        return Violation(where, "deadlock", f"{operation.name} waits for what nobody tells; ask taccl check")
+        return Violation(where, "deadlock", f"{operation.name} waits for a signal that never comes; ask taccl check")
 
 
 def _turned(lane: _Lane) -> _Lane:

@@ -260,7 +260,7 @@ class _ReplayRun:
         return 0.0
 
     def end_us(self, name: str) -> float:
-        """When the last block is done."""
+        """Time at which the last block is done."""
         self._ready = list(range(len(self._blocks)))[::-1]
         while self._ready or self._heap:
             while self._ready:
@@ -309,7 +309,7 @@ class _ReplayRun:
                 self._finish(index, at_us + self._durations[index][position])
 
     def _may_send(self, index: int, position: int, at_us: float) -> float | None:
-        """When a send can begin: its connection has slots, and of what it forwards the first half is there; None if not known yet."""
+        """Time at which a send can begin: its connection has slots, and of what it forwards the first half is there; None if not known yet."""
         block, slots = self._blocks[index], self._case.costs.slots
         connection, operations = self._connections[block.sends_to], self._operations[index][position]
         if block.works[position].receives:

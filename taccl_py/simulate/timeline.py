@@ -23,7 +23,7 @@ class Transfer:
     end_us
         When it had arrived.
     size_bytes
-        What crossed the link.
+        Bytes that crossed the link.
     message
         Index of the schedule's message, or -1 when a program was replayed.
     threadblock, step
@@ -56,7 +56,7 @@ class SwitchWork:
     start_us, end_us
         When it was asked, and when all was stored.
     size_bytes
-        What each of them got.
+        Bytes that each of them got.
     uses
         When links and ports were busy with it.
     """
@@ -87,7 +87,7 @@ class Timeline:
     busbw_factor
         Bus bandwidth over algorithm bandwidth.
     switched
-        What switches did, sorted by (start, rank, threadblock).
+        Work of switches, sorted by (start, rank, threadblock).
     """
 
     makespan_us: float

@@ -1,4 +1,4 @@
-"""Which solver a name from the command line means."""
+"""Choice of a solver by its name on the command line."""
 
 from __future__ import annotations
 

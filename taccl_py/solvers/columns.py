@@ -57,7 +57,7 @@ class ColumnProgram:
     goal
         T below which nothing is gained.
     lean
-        What a unit of load costs, in units of T.
+        Cost of a unit of load, in units of T.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""When to stop: time, work, and the user.
+"""Limits of a search: time, work, and the user.
 
 Budgets are in seconds. Those of an effort are counted work (`taccl_py.work`): what ends by them ends the same way on every machine. Those
 of a time limit are of the clock.
@@ -82,7 +82,7 @@ class Limits:
         return _LEAST_GRACE_SECONDS if self.stop.is_set() else max(_LEAST_GRACE_SECONDS, _GRACE * self.seconds)
 
     def to_lower(self) -> Over:
-        """When to look for nothing that is better to lower any more: by the clock from the beginning of the search, by work from when first asked."""
+        """End of the search for better things to lower: by the clock from the beginning of the search, by work from when first asked."""
         if not self.by_work:
             return self.countdown(grace_seconds=self.grace_seconds)
         begun: list[Over] = []

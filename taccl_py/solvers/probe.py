@@ -26,7 +26,7 @@ class SolverProbe:
     name, version
         Of the solver, and its package with the version if that is installed.
     fault
-        What is wrong; empty if it answers rightly.
+        Fault; empty if it answers rightly.
     is_missing
         Whether it is only not installed, as most solvers are.
     """

@@ -35,7 +35,7 @@ class Workers:
     pool
         Runs functions in them.
     lost
-        What is raised for calls whose process has died.
+        Error raised for calls whose process has died.
     """
 
     pool: Executor

@@ -144,7 +144,7 @@ def degraded(topology: Topology, degradation: Degradation) -> Topology:
     topology
         The whole machine.
     degradation
-        What is wrong with it.
+        Faults.
 
     Raises
     ------

@@ -56,7 +56,7 @@ class FormulaShape:
     example
         A formula of this kind.
     description
-        What it stands for.
+        Machine that it stands for.
     """
 
     name: str

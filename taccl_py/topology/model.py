@@ -131,7 +131,7 @@ class Topology:
     switches
         Switches that multicast or reduce. Messages of schedules, and so bounds, do not use it; plans may.
     inside
-        What joins the ranks of a node. Times are those of links and ports; protocols of runtimes depend on it.
+        Medium that joins the ranks of a node. Times are those of links and ports; protocols of runtimes depend on it.
     gpu
         Model of the GPUs, such as ``a100``; empty if unknown. Runtime profiles depend on it.
 

@@ -41,7 +41,7 @@ class Side(StrEnum):
 
 
 class NetworkReach(StrEnum):
-    """Which ranks of two nodes the network joins."""
+    """Ranks of two nodes that the network joins."""
 
     ALL = "all"
     RAIL = "rail"
@@ -178,14 +178,14 @@ class NodeTemplate:
     num_ranks
         Ranks of a node; local ranks are 0..num_ranks-1.
     links, switches, nics, ports
-        What the node has.
+        Links, switches, ports and NICs of the node.
     symmetry
         Permutations of the local ranks that leave links and switches as they are. Where there are several nodes, those
         that would make the NICs others are not used.
     network
-        What joins the nodes; of no importance without NICs.
+        Network between nodes; unused without NICs.
     inside
-        What joins the ranks of a node, where it is more than one thing the worst.
+        Medium that joins the ranks of a node; of several the worst.
     gpu
         Model of the GPUs, such as ``a100``; empty if unknown.
     """

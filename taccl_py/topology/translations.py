@@ -100,7 +100,7 @@ class Translations:
         return Translations(generators, orders, tuple(roots), role, place, np.stack(rows))
 
     def carried(self, start: IntArray | int, end: IntArray | int, ranks: IntArray | int) -> IntArray:
-        """Where ranks go under the elements that take each `start` to its `end`, of the same role; arguments are broadcast."""
+        """Images of ranks under the elements that take each `start` to its `end`, of the same role; arguments are broadcast."""
         there = (self.place[end] - self.place[start] + self.place[ranks]) % np.array(self.orders, dtype=np.int64)
         index = np.ravel_multi_index(tuple(np.moveaxis(there, -1, 0)), self.orders)
         found: IntArray = self.rank_at[self.role[ranks], index]
@@ -116,7 +116,7 @@ def _cycle(image: IntArray, start: int) -> int:
 
 
 def _walk(images: Sequence[IntArray], orders: Sequence[int], root: int) -> IntArray:
-    """Where a rank gets by each combination of the permutations, the last one running fastest."""
+    """Images of a rank under each combination of the permutations, the last one running fastest."""
     ranks: IntArray = np.array([root], dtype=np.int64)
     for image, order in zip(images, orders, strict=True):
         rows = [ranks]

@@ -266,7 +266,7 @@ def _check_places(schedule: Schedule, usable: tuple[int, ...], report: _Violatio
 
 
 class _ChunkPlaces:
-    """Where ranks keep chunks: in scratch if listed there, else in the output if wanted, else in the input."""
+    """Places of chunks on ranks: in scratch if listed there, else in the output if wanted, else in the input."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._collective = schedule.collective

@@ -47,7 +47,7 @@ def verify_together(machine: Topology, parts: Sequence[TimedGroup]) -> tuple[Vio
     Parameters
     ----------
     machine
-        What they share.
+        Machine that they share.
     parts
         The groups.
 

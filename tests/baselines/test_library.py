@@ -90,7 +90,7 @@ def test_rings_at_two_levels():
     assert fastest_us(MACHINES["two nodes"], Kind.ALLGATHER, Family.HIERARCHICAL, 4 * MB) == pytest.approx(60)
 
 
-def test_trees_in_many_pieces_keep_links_busy_both_ways():
+def test_trees_in_many_pieces_keep_links_busy_in_both_directions():
     """Along one chain 4 MB go up one link and down another, 40 us each: 240 us hop by hop, 80 if up and down do not overlap.
 
     In pieces the ends of the pipeline add less than half of 40.

@@ -84,7 +84,7 @@ def test_a_nic_is_split_over_all_declared_connections_used_or_not():
     assert view.chunk_us[remote] == pytest.approx(80.0)
 
 
-def test_a_relay_off_the_shortest_way_is_taken_if_the_sketch_demands_it():
+def test_a_relay_off_the_shortest_path_is_taken_if_the_sketch_demands_it():
     """Rank 0 has a link to where its chunk goes, but rank 1 sends for it: three hops and not one (TACCL has no answer)."""
     topology = two_nodes(3, {0: (2,), 1: (0,)})
     sketch = Sketch("far", connections={0: (2,), 1: (0,)}, relays={0: (2,), 1: (0, 1)}, rotations=SWAP)
@@ -94,7 +94,7 @@ def test_a_relay_off_the_shortest_way_is_taken_if_the_sketch_demands_it():
     assert ends == [(0, 1), (1, 3), (3, 5)]
 
 
-def test_with_switches_stage_one_s_times_decide_and_the_longest_way_breaks_ties():
+def test_with_switches_stage_one_s_times_decide_and_the_longest_path_breaks_ties():
     topology = full(4)
     switch = SwitchGroup((0, 1, 2, 3), Policy.UC_MIN)
     view = TacclView.of(
@@ -180,7 +180,7 @@ def test_what_it_makes_no_runnable_files_of_is_left_out():
     assert not list(run_taccl(full(2), Kind.BROADCAST, MB, [Sketch("two")], ONE_TRY, LIMITS))
 
 
-def test_a_sketch_that_leaves_no_way_is_left_out():
+def test_a_sketch_that_leaves_no_path_is_left_out():
     narrow, wide = Sketch("narrow", links={0: (1,)}), Sketch("wide")
     found = run_taccl(full(3), Kind.ALLGATHER, 3 * MB, [narrow, wide], ONE_TRY, LIMITS)
     assert [attempt.sketch for attempt in found] == ["wide"]

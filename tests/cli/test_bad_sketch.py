@@ -79,7 +79,7 @@ def test_a_sketch_with_one_mistake_is_refused(refuse, folder, case):
         pytest.param("intra_node.links", {"0": [1]}, "inter_node.connections", id="one-way links and one sender"),
     ],
 )
-def test_a_sketch_that_leaves_no_way_ends_with_3_and_names_chunk_rank_and_restriction(
+def test_a_sketch_that_leaves_no_path_ends_with_3_and_names_chunk_rank_and_restriction(
     refuse, folder, place, value, restriction
 ):
     machine = write_json(folder / "machine.json", NODE_FORM)
@@ -89,7 +89,7 @@ def test_a_sketch_that_leaves_no_way_ends_with_3_and_names_chunk_rank_and_restri
     assert sentence.startswith("chunk 0 (of rank 0) cannot get from rank 0 to rank 2")
 
 
-def test_links_that_leave_no_way_inside_a_node_are_named(refuse, folder):
+def test_links_that_leave_no_path_inside_a_node_are_named(refuse, folder):
     sketch = {"format": "taccl-sketch", "version": 1, "name": "line", "intra_node": {"links": {"0": [1], "1": [2]}}}
     name = write_json(folder / "sketch.json", sketch)
     sentence = refuse(3, ["intra_node.links"], "synth", "full:3", "alltoall", "--sketch", name, "-o", "out")

@@ -52,7 +52,7 @@ def test_where_switches_can_do_more_the_table_says_whether_that_is_counted(taccl
 
 
 @pytest.mark.parametrize(("machine", "kind"), [("ndv5", "alltoall"), ("ndv4", "allreduce")])
-def test_a_switch_that_cannot_help_is_no_way_to_a_bound(refuse, machine, kind):
+def test_a_switch_that_cannot_help_gives_no_bound(refuse, machine, kind):
     says = f"no switch of topology {machine} multicasts or reduces what {kind} could use; leave --switch out"
     refuse(2, ["--switch", says], "bound", machine, kind, "--switch")
 

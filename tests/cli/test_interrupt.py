@@ -227,7 +227,7 @@ def test_an_interrupt_while_the_only_file_is_made_leaves_none(start, folder):
     assert tree(folder) == {}
 
 
-def test_an_interrupt_while_other_ways_to_lower_are_tried_keeps_the_best_so_far(start):
+def test_an_interrupt_while_other_lowerings_are_tried_keeps_the_best_so_far(start):
     process = start(*SMALL, command=("-c", LOWERING.format(known=1)))
     wait_for(process, "lowering")
     with ends_within(3):

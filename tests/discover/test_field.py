@@ -71,7 +71,7 @@ def test_a_graph_dump_says_what_joins_the_gpus(imported, joined, inside):
     assert {link.cost.alpha_us for link in node.links} == {PCI_ALPHA_US if inside is Medium.PCIE else 0.6}
 
 
-def test_of_several_graphs_the_worst_way_counts_and_graphs_without_channels_do_not(imported):
+def test_of_several_graphs_the_worst_path_counts_and_graphs_without_channels_do_not(imported):
     tree = '<graph id="1" speedintra="12" speedinter="12" typeintra="PHB">{}</graph></graphs>'
     channel = '<channel><gpu dev="0"/><gpu dev="1"/></channel>'
     rings = dumps.graph_dump().removesuffix("</graphs>")
@@ -237,7 +237,7 @@ def test_parts_of_two_gpus_that_nvlink_joins_directly_share_its_links(imported):
     assert len(across) == 8
 
 
-def test_a_part_that_is_in_no_job_keeps_its_share(imported):
+def test_a_part_that_is_in_no_job_keeps_its_bandwidth(imported):
     node = imported(dumps.cut_up_gpus(2).replace('rank="3"', "")).template
     assert switch_gbps(node) == dict.fromkeys(range(3), 721.8)
 
@@ -297,12 +297,12 @@ def test_devices_of_a_dump_that_are_in_no_job_are_left_out(imported):
 @pytest.mark.parametrize(
     ("near", "far", "gbps"), [(400000, 25000, 48.0), (25000, 100000, 12.5), (100000, 100000, 12.5)]
 )
-def test_the_widest_way_decides_and_then_the_nearest_nic(imported, near, far, gbps):
+def test_the_widest_path_decides_and_then_the_nearest_nic(imported, near, far, gbps):
     (nic,) = imported(dumps.near_and_far_nics(near, far)).template.nics
     assert 1000 / nic.cost.beta_us_per_mb == pytest.approx(gbps)
 
 
-def test_of_equally_wide_ways_the_one_that_passes_no_cpu_is_taken(imported):
+def test_of_equally_wide_paths_the_one_that_passes_no_cpu_is_taken(imported):
     text = dumps.near_and_far_nics(100000, 100000)
     found = imported(
         text.replace(
@@ -387,7 +387,7 @@ def test_a_dump_names_its_gpu_and_compare_uses_it(imported, made, gpu, tuned):
     assert gpu_of(found.topology) is tuned
 
 
-def test_soc_of_old_drivers_is_the_way_between_cpus(imported):
+def test_soc_of_old_drivers_is_the_path_between_cpus(imported):
     text = dumps.pcie_box_matrix()
     assert imported(text.replace("SYS", "SOC")).template == imported(text).template
 

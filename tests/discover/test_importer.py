@@ -85,7 +85,7 @@ def test_an_nvswitch_node_is_a_switch_and_a_nic_for_each_gpu(imported):
     assert (1, 0, 3, 2, 5, 4, 7, 6) in node.symmetry
 
 
-def test_gpus_that_nvlink_does_not_join_share_the_way_between_the_cpus(imported):
+def test_gpus_that_nvlink_does_not_join_share_the_path_between_the_cpus(imported):
     node = imported("nccl-pairs").template
     assert rates(node)[0, 1] == pytest.approx(240)
     assert rates(node)[0, 2] == pytest.approx(16)  # AMD's way between CPUs, slower than the slots
@@ -100,7 +100,7 @@ def test_gpus_that_nvlink_does_not_join_share_the_way_between_the_cpus(imported)
     assert nic.cost.beta_us_per_mb == pytest.approx(80)
 
 
-def test_a_node_is_joined_by_pcie_where_some_gpus_have_no_other_way(imported):
+def test_a_node_is_joined_by_pcie_where_some_gpus_have_no_other_path(imported):
     joined = {name: imported(name).template.inside for name in SERVERS if imported(name).template}
     assert {name for name, inside in joined.items() if inside is Medium.PCIE} == {
         "nccl-pcie",
@@ -111,7 +111,7 @@ def test_a_node_is_joined_by_pcie_where_some_gpus_have_no_other_way(imported):
     assert joined["nccl-nvswitch"] is joined["smi-dgx1"] is joined["rccl-mi300x"] is Medium.NVLINK
 
 
-def test_a_box_without_nvlink_has_only_ways_over_pcie(imported):
+def test_a_server_without_nvlink_has_only_paths_over_pcie(imported):
     node = imported("nccl-pcie").template
     assert rates(node)[0, 1] == pytest.approx(12)  # Gen3 x16, through the switch
     assert rates(node)[0, 2] == pytest.approx(10)  # Skylake's way between CPUs
@@ -169,7 +169,7 @@ def test_four_gpus_with_four_links_for_each_other_need_no_switch(imported):
     assert (node.switches, rates(node)[0, 3]) == ((), pytest.approx(80))
 
 
-def test_pcie_cards_share_the_nic_and_the_way_to_it(imported):
+def test_pcie_cards_share_the_nic_and_the_path_to_it(imported):
     node = imported("smi-pcie").template
     assert len(node.links) == 12
     (nic,) = node.nics
@@ -249,7 +249,7 @@ def test_nets_with_one_guid_and_port_are_one_nic(imported):
     assert len(imported("twice", text).template.nics) == 7
 
 
-def test_c2c_is_the_way_to_the_cpu_and_wider_than_pcie(imported):
+def test_c2c_is_the_path_to_the_cpu_and_wider_than_pcie(imported):
     text = dumps.pcie_only().replace("</gpu>", '<c2c bw="50000" count="1"/></gpu>')
     assert rates(imported("grace", text).template)[0, 2] == pytest.approx(10)
     assert rates(imported("grace", text.replace('modelid="85"', 'modelid="207"')).template)[0, 2] == pytest.approx(40)

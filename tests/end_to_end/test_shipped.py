@@ -108,7 +108,7 @@ def synthesized(case):
     return synthesize(request, Events())
 
 
-def require_all_good(case, ways):
+def require_all_good(case, calls):
     """Schedule and XML for runtimes and placements are right and keep their promises, read again from their texts."""
     synthesis = synthesized(case)
     schedule = read_schedule(write_schedule(synthesis.schedule), "schedule.json")
@@ -117,7 +117,7 @@ def require_all_good(case, ways):
     least_us = synthesis.bound.time_us * (1 - 1e-9)
     assert schedule.makespan_us >= least_us
     assert replay_schedule(schedule, schedule.chunk_bytes).makespan_us == pytest.approx(schedule.makespan_us)
-    for runtime, placement in ways:
+    for runtime, placement in calls:
         lowered = lower_and_verify(schedule, LoweringOptions(runtime, placement))
         require_good_text(case, schedule, lowered.text, runtime, placement)
         assert lowered.replay.makespan_us >= least_us, (runtime.name, placement)

@@ -1,4 +1,4 @@
-"""Short ways to run a text."""
+"""Runs of a text, for tests."""
 
 from taccl_py.errors import InvalidArtifact
 from taccl_py.execute.plan import DataType, Operator

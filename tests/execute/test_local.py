@@ -108,7 +108,7 @@ def refusal(plan, **how):
     return error.value.violations
 
 
-def test_a_deadlock_is_told_as_a_circle_of_who_waits_for_whom():
+def test_a_deadlock_is_reported_as_a_cycle():
     """Both ranks send three messages before they receive any, and two fit."""
     first, *others = refusal(plan_of(both_send_first(3, proto="Simple")))
     assert first.where == "gpu 0 tb 0 step 2"
@@ -119,7 +119,7 @@ def test_a_deadlock_is_told_as_a_circle_of_who_waits_for_whom():
     assert others == []
 
 
-def test_a_wait_for_somebody_who_has_ended_is_no_circle():
+def test_a_wait_for_a_threadblock_that_has_ended_is_no_cycle():
     file = pair_allreduce()
     file.step(0, 1, 1)["hasdep"] = 0
     (only,) = refusal(plan_of(file))

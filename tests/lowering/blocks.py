@@ -1,4 +1,4 @@
-"""Short ways to write actions and threadblocks down for tests."""
+"""Actions and threadblocks in short notation, for tests."""
 
 from taccl_py.collective import Buffer
 from taccl_py.lowering.actions import NONE, RankAction, StepTransfer

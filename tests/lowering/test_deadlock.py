@@ -48,7 +48,7 @@ def test_a_ring_of_fused_steps_needs_room_for_two():
     assert stuck((blocks, {}, transfers), 2, 99) == []
 
 
-def test_waiting_for_each_other_in_a_circle_is_found():
+def test_a_cycle_of_waits_is_found():
     blocks = ((block(recv(0, "s0", 0), recv_peer=1), block(send(1, "s0", 1), send_peer=1)),)
     transfers = (transfer(1, 0), transfer(0, 1))
     other = ((block(recv(2, "s0", 1, rank=1), send(3, "s0", 0, rank=1), recv_peer=0, send_peer=0)),)
@@ -56,7 +56,7 @@ def test_waiting_for_each_other_in_a_circle_is_found():
     assert stuck(((*blocks, other), {0: (1,)}, transfers), 9, 9) == []
 
 
-def test_what_makes_room_wakes_whoever_stopped_there():
+def test_what_makes_room_wakes_the_threadblock_stopped_there():
     """Rank 0 sends three single cells through one slot; rank 1 waits for another threadblock before it takes the second."""
     sender = (block(send(0, "i0", 0), send(1, "i1", 1), send(2, "i2", 2), send_peer=1),)
     receiver = (

@@ -257,7 +257,7 @@ def test_buffers_that_a_rank_does_not_use_have_no_chunks():
     assert [gpu.input_chunks for gpu in scatter.gpus] == [8, 0, 0, 0]
 
 
-def test_gather_and_scatter_count_the_chunks_of_one_share_except_where_both_buffers_must_be_whole():
+def test_gather_and_scatter_count_the_chunks_of_one_shard_except_where_both_buffers_must_be_whole():
     for name, whole in (("relay-gather", 6), ("chain-scatter", 8)):
         assert lower(CASES[name], options(EXECUTOR)).num_chunks_per_loop == 2
         legacy = lower(CASES[name], options(LEGACY))

@@ -11,7 +11,7 @@ PROGRAM = Program("p", Kind.ALLGATHER, 6, 1, Protocol.SIMPLE, True, True, 0, 1 <
 
 
 @pytest.mark.parametrize("runtime", [None, EXECUTOR, RCCL], ids=lambda r: r.name if r else "any")
-def test_a_gather_of_one_ranks_share_is_larger_than_that(runtime):
+def test_a_gather_of_one_ranks_shard_is_larger_than_that(runtime):
     for kind in (Kind.GATHER, Kind.SCATTER):
         assert chunks_of_size(replace(PROGRAM, kind=kind), runtime) == 18
     assert chunks_of_size(PROGRAM, runtime) == 6

@@ -29,7 +29,7 @@ def test_messages_of_different_links_and_instances_do_not_wait_for_each_other():
     assert sequenced(actions, [transfer(0, 1), transfer(0, 1, instance=1)]) == [0, 1, 10, 11]
 
 
-def test_where_memory_needs_two_messages_under_way_two_are_allowed():
+def test_where_memory_needs_two_messages_in_flight_two_are_allowed():
     """The first message must not be stored before data have come that rank 0 sends after the second one."""
     actions = [
         send(0, "s0", 0), send(1, "s1", 1), send(2, "s7", 2, rank=1), recv(3, "s1", 2),

@@ -130,8 +130,8 @@ def racks():
 def processors(cost=PROCESSOR):
     """4 processes of one computer: a message keeps the processor of its sender busy, and then that of its receiver as long."""
     ranks = range(4)
-    ways = [(src, dst) for src in ranks for dst in ranks if src != dst]
-    links = tuple(Link(*ends, 2 * cost.alpha_us, 2 * cost.beta_us_per_mb, ports=ends) for ends in ways)
+    pairs = [(src, dst) for src in ranks for dst in ranks if src != dst]
+    links = tuple(Link(*ends, 2 * cost.alpha_us, 2 * cost.beta_us_per_mb, ports=ends) for ends in pairs)
     ports = tuple(Port(f"processor {rank}", cost.alpha_us, cost.beta_us_per_mb) for rank in ranks)
     return Topology("processors", "", (0,) * len(ranks), ports, links)
 

@@ -174,7 +174,7 @@ def test_outputs_one_after_the_other_are_each_what_their_header_says():
         read_any(text + osu("MPI Allgather Latency Test v7.3", (8, 20.0)), "o")
 
 
-def test_one_pair_is_no_machine_and_the_way_out_is_named():
+def test_one_pair_is_no_machine_and_the_remedy_is_named():
     found = read_any(osu("MPI Latency Test v7.3", (8, 2.0), (1 << 20, 100.0)), "o")
     with pytest.raises(InputError, match="--by class"):
         fit_topology(found, "pair", nodes=2)
@@ -233,7 +233,7 @@ def nvbandwidth(arrow="->", names=("device_to_device_memcpy_read_ce",), kind="CE
 
 @pytest.mark.parametrize(("arrow", "fast"), [("->", (0, 1)), ("<-", (1, 0))])
 @pytest.mark.parametrize("kind", ["CE", "SM"])
-def test_nvbandwidth_says_by_its_arrow_which_way_a_copy_goes(arrow, fast, kind):
+def test_nvbandwidth_says_by_its_arrow_in_which_direction_a_copy_goes(arrow, fast, kind):
     links = fit_topology(read_any(nvbandwidth(arrow, kind=kind), "n"), "pair").topology.links
     assert {(k.src, k.dst): round(1000 / k.beta_us_per_mb, 2) for k in links} == {fast: 26.0, fast[::-1]: 13.0}
 
@@ -251,7 +251,7 @@ def test_nvbandwidth_is_read_as_json_too():
         read_any(text[:-4], "n.json")
 
 
-def test_nvbandwidth_both_ways_at_once_is_refused():
+def test_nvbandwidth_in_both_directions_at_once_is_refused():
     with pytest.raises(InputError, match="no matrix of copies from GPU to GPU in one direction"):
         read_any(nvbandwidth("<->"), "n")
     both = nvbandwidth("<->") + nvbandwidth("->")
@@ -278,7 +278,7 @@ Bidirectional copy peak bandwidth GB/s [Local read / Remote write] (GPU-Executor
 
 
 @pytest.mark.parametrize("text", [TRANSFER_BENCH, TRANSFER_BENCH.replace(" GPU 0", ",GPU 0").replace("  ->", " ->,")])
-def test_transfer_bench_is_read_between_gpus_one_way(text):
+def test_transfer_bench_is_read_between_gpus_in_one_direction(text):
     found = read_any(text, "t")
     assert {(s.src, s.dst): round(s.size_bytes / s.time_us / 1000, 2) for s in found} == {
         (0, 1): 48.0, (0, 2): 47.0, (1, 0): 48.0, (2, 0): 47.0, (2, 1): 46.0,
@@ -286,7 +286,7 @@ def test_transfer_bench_is_read_between_gpus_one_way(text):
     assert {s.size_bytes for s in found} == {67108864}
 
 
-def test_transfer_bench_both_ways_at_once_or_cut_off_is_refused():
+def test_transfer_bench_in_both_directions_at_once_or_cut_off_is_refused():
     with pytest.raises(InputError, match="P2P_MODE=1"):
         read_any(TRANSFER_BENCH[TRANSFER_BENCH.index("Bidirectional") :], "t")
     with pytest.raises(InputError, match="row GPU 02: found 4 of 5 cells"):
@@ -359,6 +359,6 @@ def test_latency_of_a_run_of_fixed_duration_is_the_average():
         ("RDMA_Read Latency Test", "is of RDMA_Read"),
     ],
 )
-def test_perftest_both_ways_or_of_reads_is_refused(title, words):
+def test_perftest_in_both_directions_or_of_reads_is_refused(title, words):
     with pytest.raises(InputError, match=words):
         read_any(perftest(title, bandwidth_columns("Gb"), " 8388608 20000 391.34 391.34 0.005"), "b")

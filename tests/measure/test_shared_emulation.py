@@ -31,7 +31,7 @@ def test_a_message_takes_alpha_and_beta_from_when_it_is_ready(opened):
     assert (passage.free_seconds, passage.due_seconds) == (pytest.approx(5.00032), pytest.approx(5.00032))
 
 
-def test_flows_through_one_port_take_turns_whoever_asks(opened):
+def test_flows_through_one_port_take_turns_in_any_process(opened):
     """NDv2-like: the NIC of node 0 is shared by all its ranks, and free again after 2.6 + 105 us."""
     one, other = opened(MACHINES["ndv2_like"](), 2)
     ends = [

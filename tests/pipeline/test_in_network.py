@@ -113,7 +113,7 @@ def test_where_there_is_no_plan_for_a_size_there_is_no_time(machine, kind, size_
 
 
 @pytest.mark.parametrize("refused", [*NodeRails, None])
-def test_a_way_between_nodes_that_does_not_fit_leaves_the_other_one(monkeypatch, refused):
+def test_rails_between_nodes_that_do_not_fit_leave_the_other_ones(monkeypatch, refused):
     """As where a root would need port channels to more than 16 other nodes at once."""
 
     def lowered(schedule, options):

@@ -33,13 +33,13 @@ def exchange(kind, size_bytes, name="mi300x"):
     topology = load_topology(name)
     number = topology.num_ranks
     collective = Collective(kind, number)
-    drafts = []
+    untimed = []
     for index, link in enumerate(topology.links):
         if kind is Kind.ALLREDUCE:
-            drafts += [UntimedMessage(index, (link.dst,), 0, 1, reduce=True), UntimedMessage(index, (link.src,), 2, 3)]
+            untimed += [UntimedMessage(index, (link.dst,), 0, 1, reduce=True), UntimedMessage(index, (link.src,), 2, 3)]
         else:
-            drafts.append(UntimedMessage(index, (link.src,), 0, 1))
-    return build_schedule(topology, collective, collective.chunk_bytes(size_bytes), drafts)
+            untimed.append(UntimedMessage(index, (link.src,), 0, 1))
+    return build_schedule(topology, collective, collective.chunk_bytes(size_bytes), untimed)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_pieces_follow_each_other_and_are_valid():
     topology = full(3)
     links = topology.links_between
     collective = Collective(Kind.BROADCAST, 3)
-    drafts = [UntimedMessage(links[0, 1][0], (0,), 0, 1), UntimedMessage(links[1, 2][0], (0,), 1, 2)]
-    schedule = build_schedule(topology, collective, MB, drafts)
+    untimed = [UntimedMessage(links[0, 1][0], (0,), 0, 1), UntimedMessage(links[1, 2][0], (0,), 1, 2)]
+    schedule = build_schedule(topology, collective, MB, untimed)
     cut = in_pieces(schedule, 2)
     assert not verify_any(cut)
     assert cut.collective.chunks_per_rank == 2
@@ -138,12 +138,12 @@ def test_a_runner_up_that_is_faster_under_the_profile_wins():
 def _ring(size_bytes):
     topology = load_topology("mi300x")
     collective = Collective(Kind.ALLGATHER, 8)
-    drafts = [
+    untimed = [
         UntimedMessage(topology.links_between[rank, (rank + 1) % 8][0], ((rank - step) % 8,), step, step + 1)
         for step in range(7)
         for rank in range(8)
     ]
-    return build_schedule(topology, collective, collective.chunk_bytes(size_bytes), drafts)
+    return build_schedule(topology, collective, collective.chunk_bytes(size_bytes), untimed)
 
 
 def test_spread_and_gathered_sums_are_right_and_fused():

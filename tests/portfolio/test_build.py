@@ -14,8 +14,8 @@ from tests.instances import MB, full
 
 def test_where_the_protocol_changes_is_found_without_timing_every_size(monkeypatch):
     topology = full(2)
-    drafts = [UntimedMessage(link, (link,), 0, 1) for link in range(2)]
-    schedule = build_schedule(topology, Collective(Kind.ALLGATHER, 2), MB, drafts)
+    untimed = [UntimedMessage(link, (link,), 0, 1) for link in range(2)]
+    schedule = build_schedule(topology, Collective(Kind.ALLGATHER, 2), MB, untimed)
     options = LoweringOptions(RUNTIMES["executor"])
     small, large = (choose_protocol(at_size(schedule, size), None, options.runtime) for size in (8, 1 << 30))
     assert small.protocol is Protocol.LL

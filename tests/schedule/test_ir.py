@@ -22,7 +22,7 @@ def exchange(second_start_us):
 
 
 @pytest.mark.parametrize(("start_us", "steps"), [(0.0, (1, 1)), (10.9, (1, 1)), (11.0, (1, 2)), (11.0 - 1e-9, (1, 2))])
-def test_what_is_under_way_when_a_message_starts_is_no_step_before_it(start_us, steps):
+def test_a_message_in_flight_when_another_starts_is_no_step_before_it(start_us, steps):
     assert exchange(start_us).step_of == steps
 
 

@@ -24,9 +24,9 @@ def together(link, *chunks, start=0.0, reduce=False):
     return UntimedMessage(link, chunks, start, start + 1.0, reduce)
 
 
-def runs_of(topology, collective, *drafts):
-    scratch = choose_scratch(topology, collective, drafts)
-    return [draft.chunks for draft in contiguous_runs(topology, collective, scratch, drafts)]
+def runs_of(topology, collective, *untimed):
+    scratch = choose_scratch(topology, collective, untimed)
+    return [message.chunks for message in contiguous_runs(topology, collective, scratch, untimed)]
 
 
 # Places
@@ -54,46 +54,46 @@ def test_places_are_those_of_the_schedule(schedule):
 
 def test_only_chunks_that_pass_through_need_scratch():
     topology, collective = chain(3), Collective(Kind.SCATTER, 3)
-    drafts = [together(0, 1), together(0, 2), together(1, 2)]
-    assert choose_scratch(topology, collective, drafts) == ((), (2,), ())
+    untimed = [together(0, 1), together(0, 2), together(1, 2)]
+    assert choose_scratch(topology, collective, untimed) == ((), (2,), ())
     assert choose_scratch(topology, Collective(Kind.BROADCAST, 3), [together(0, 0), together(1, 0)]) == ((), (), ())
 
 
-def test_a_batch_takes_its_wanted_chunk_along_into_scratch():
+def test_a_group_takes_its_wanted_chunk_along_into_scratch():
     """Chunks 1 and 2 are neighbours in the root's input; rank 1 wants 1 and passes 2 on: only in scratch they are together."""
     topology, collective = chain(3), Collective(Kind.SCATTER, 3)
-    drafts = [together(0, 1, 2), together(1, 2, start=1.0)]
-    assert choose_scratch(topology, collective, drafts) == ((), (1, 2), ())
-    assert runs_of(topology, collective, *drafts) == [(1, 2), (2,)]
+    untimed = [together(0, 1, 2), together(1, 2, start=1.0)]
+    assert choose_scratch(topology, collective, untimed) == ((), (1, 2), ())
+    assert runs_of(topology, collective, *untimed) == [(1, 2), (2,)]
 
 
-def test_scratch_is_ordered_so_that_batches_to_one_rank_stay_whole():
-    """AllToAll: rank 1 relays what ranks 0 and 1 send to the two ranks of the other node, one batch for each of these."""
+def test_scratch_is_ordered_so_that_groups_to_one_rank_stay_whole():
+    """AllToAll: rank 1 relays what ranks 0 and 1 send to the two ranks of the other node, one group for each of these."""
     topology = two_nodes(2, {1: (0,)})
     collective = Collective(Kind.ALLTOALL, 4)
     across = topology.links_between[1, 2][0]
     inside = topology.links_between[0, 1][0]
     onward = topology.links_between[2, 3][0]
-    drafts = [together(inside, 2), together(inside, 3)]
-    drafts += [together(across, 2, 6, start=1.0), together(across, 3, 7, start=2.0), together(onward, 3, 7, start=3.0)]
-    scratch = choose_scratch(topology, collective, drafts)
+    untimed = [together(inside, 2), together(inside, 3)]
+    untimed += [together(across, 2, 6, start=1.0), together(across, 3, 7, start=2.0), together(onward, 3, 7, start=3.0)]
+    scratch = choose_scratch(topology, collective, untimed)
     assert scratch[1] == (2, 6, 3, 7), "by final rank, then by origin"
     assert scratch[2][:2] == (3, 7) or scratch[2] == (2, 6, 3, 7)
-    assert runs_of(topology, collective, *drafts)[2:] == [(2, 6), (3, 7), (3, 7)]
+    assert runs_of(topology, collective, *untimed)[2:] == [(2, 6), (3, 7), (3, 7)]
 
 
-def test_batches_that_are_parts_of_each_other_stay_whole_as_they_are_named():
+def test_groups_that_are_parts_of_each_other_stay_whole_as_they_are_named():
     """Rank 1 passes 2 and 4 on, and 3 not: in the order of numbers they would be cut."""
     topology, collective = chain(5), Collective(Kind.SCATTER, 5)
     nested = [together(0, 1, 3, 2, 4), together(1, 2, 4, start=1.0)]
     scratch = choose_scratch(topology, collective, nested, as_named=True)
     assert scratch[:3] == ((1, 3, 2, 4), (1, 3, 2, 4), (2, 4))
     runs = contiguous_runs(topology, collective, scratch, nested)
-    assert [draft.chunks for draft in runs] == [(1, 3, 2, 4), (2, 4)]
+    assert [message.chunks for message in runs] == [(1, 3, 2, 4), (2, 4)]
     assert runs_of(topology, collective, *nested) != [(1, 3, 2, 4), (2, 4)]
 
 
-def test_batches_that_go_on_where_others_begin_or_end_stay_whole():
+def test_groups_that_go_on_where_others_begin_or_end_stay_whole():
     """Of 1..6 rank 1 gets the middle four together, and passes the first three and the last three on."""
     topology, collective = chain(7), Collective(Kind.SCATTER, 7)
     overlapping = [together(0, 2, 3, 4, 5), together(1, 4, 5, 6, start=1.0), together(1, 1, 2, 3, start=2.0)]
@@ -109,19 +109,19 @@ def test_batches_that_go_on_where_others_begin_or_end_stay_whole():
 def test_cuts_are_counted_as_places_say(kind, rng):
     collective = Collective(kind, 4, rng.choice((1, 2)))
     rank, chunks = rng.randrange(4), range(collective.num_chunks)
-    batches = [tuple(rng.sample(chunks, rng.randint(1, 4))) for _ in range(rng.randint(1, 6))]
+    groups = [tuple(rng.sample(chunks, rng.randint(1, 4))) for _ in range(rng.randint(1, 6))]
     scratch = rng.sample(chunks, rng.randint(0, 4))
     index, cuts = {chunk: position for position, chunk in enumerate(scratch)}, 0
-    for batch in batches:
-        places = sorted(place for chunk in batch if (place := place_of(collective, index, chunk, rank)) is not None)
+    for group in groups:
+        places = sorted(place for chunk in group if (place := place_of(collective, index, chunk, rank)) is not None)
         cuts += sum(two != Address(one.buffer, one.offset + 1) for one, two in pairwise(places))
-    assert _Together.of(batches, _Cells(collective, rank, ())).cuts(scratch) == cuts
+    assert _Together.of(groups, _Cells(collective, rank, ())).cuts(scratch) == cuts
 
 
-def test_scratch_without_batches_is_in_order_of_number():
+def test_scratch_without_groups_is_in_order_of_number():
     topology, collective = chain(3), Collective(Kind.SCATTER, 3, 3)
-    drafts = [together(0, chunk, start=-chunk) for chunk in (8, 6, 7)]
-    assert choose_scratch(topology, collective, drafts)[1] == (6, 7, 8)
+    untimed = [together(0, chunk, start=-chunk) for chunk in (8, 6, 7)]
+    assert choose_scratch(topology, collective, untimed)[1] == (6, 7, 8)
 
 
 # Cutting
@@ -135,7 +135,7 @@ def test_a_gap_cuts():
     assert runs_of(chain(2), Collective(Kind.BROADCAST, 2, 5), together(0, 4, 0, 1, 3)) == [(0, 1), (3, 4)]
 
 
-def test_the_end_of_a_share_does_not_cut_a_gathered_buffer():
+def test_the_end_of_a_shard_does_not_cut_a_gathered_buffer():
     assert runs_of(full(3), Collective(Kind.ALLGATHER, 3, 2), together(0, 1, 2, 3)) == [(1, 2, 3)]
 
 
@@ -152,28 +152,28 @@ def test_neighbours_at_the_sender_are_cut_where_they_lie_apart_at_the_receiver()
     ], "both wait in scratch of rank 1"
 
 
-def test_pieces_of_a_batch_keep_its_link_times_and_kind():
+def test_pieces_of_a_group_keep_its_link_times_and_kind():
     topology, collective = chain(2), Collective(Kind.REDUCE, 2, 3, 1)
-    draft = UntimedMessage(0, (0, 2), 5.0, 9.0, reduce=True)
-    pieces = contiguous_runs(topology, collective, ((), ()), [draft])
+    message = UntimedMessage(0, (0, 2), 5.0, 9.0, reduce=True)
+    pieces = contiguous_runs(topology, collective, ((), ()), [message])
     assert pieces == [UntimedMessage(0, (0,), 5.0, 9.0, True), UntimedMessage(0, (2,), 5.0, 9.0, True)]
 
 
-def test_a_packed_batch_stays_whole_in_the_order_of_an_end_where_its_chunks_are_neighbours():
+def test_a_packed_group_stays_whole_in_the_order_of_an_end_where_its_chunks_are_neighbours():
     topology, collective = chain(3), Collective(Kind.SCATTER, 3, 2)
-    draft = UntimedMessage(0, (5, 2, 4, 3), 0.0, 1.0, packed=True)
-    [batch] = contiguous_runs(topology, collective, ((), (4, 5), ()), [draft])
-    assert (batch.chunks, batch.packed) == ((2, 3, 4, 5), True), "neighbours in the input of rank 0"
-    [apart] = contiguous_runs(topology, collective, ((), (4, 5), ()), [replace(draft, chunks=(4, 2))])
+    message = UntimedMessage(0, (5, 2, 4, 3), 0.0, 1.0, packed=True)
+    [group] = contiguous_runs(topology, collective, ((), (4, 5), ()), [message])
+    assert (group.chunks, group.packed) == ((2, 3, 4, 5), True), "neighbours in the input of rank 0"
+    [apart] = contiguous_runs(topology, collective, ((), (4, 5), ()), [replace(message, chunks=(4, 2))])
     assert (apart.chunks, apart.packed) == ((2, 4), True), "nowhere neighbours: as the receiver keeps them"
-    [together] = contiguous_runs(topology, collective, ((), (4, 5), ()), [replace(draft, chunks=(5, 4))])
+    [together] = contiguous_runs(topology, collective, ((), (4, 5), ()), [replace(message, chunks=(5, 4))])
     assert (together.chunks, together.packed) == ((4, 5), False)
-    [single] = contiguous_runs(topology, collective, ((), (4, 5), ()), [replace(draft, chunks=(2,))])
+    [single] = contiguous_runs(topology, collective, ((), (4, 5), ()), [replace(message, chunks=(2,))])
     assert not single.packed
-    sums = replace(draft, chunks=(0, 2), reduce=True)
+    sums = replace(message, chunks=(0, 2), reduce=True)
     [added] = contiguous_runs(topology, Collective(Kind.REDUCESCATTER, 3), ((2,), (2,), ()), [sums])
     assert (added.chunks, added.packed) == ((0, 2), True)
-    [*parts] = contiguous_runs(topology, collective, ((), (4, 5), ()), [replace(draft, packed=False)])
+    [*parts] = contiguous_runs(topology, collective, ((), (4, 5), ()), [replace(message, packed=False)])
     assert [part.chunks for part in parts] == [(2, 3), (4, 5)]
 
 
@@ -190,15 +190,17 @@ def test_pieces_are_neighbours_at_both_ends_and_nothing_is_lost(schedule, rng):
     carried = {}
     for message in schedule.messages:
         carried.setdefault((message.link, message.reduce), []).extend(message.chunks)
-    drafts = []
+    untimed = []
     for (link, reduce), chunks in carried.items():
         chunks = list(dict.fromkeys(chunks))
         rng.shuffle(chunks)
         cut = rng.randrange(len(chunks)) + 1
-        drafts += [UntimedMessage(link, tuple(part), 0.0, 1.0, reduce) for part in (chunks[:cut], chunks[cut:]) if part]
-    scratch = choose_scratch(topology, collective, drafts)
-    runs = contiguous_runs(topology, collective, scratch, drafts)
-    assert sorted((d.link, d.reduce, chunk) for d in drafts for chunk in d.chunks) == sorted(
+        untimed += [
+            UntimedMessage(link, tuple(part), 0.0, 1.0, reduce) for part in (chunks[:cut], chunks[cut:]) if part
+        ]
+    scratch = choose_scratch(topology, collective, untimed)
+    runs = contiguous_runs(topology, collective, scratch, untimed)
+    assert sorted((d.link, d.reduce, chunk) for d in untimed for chunk in d.chunks) == sorted(
         (d.link, d.reduce, chunk) for d in runs for chunk in d.chunks
     )
     view = Schedule(topology, collective, MB, (), scratch)

@@ -93,7 +93,7 @@ def alltoall(gpus=(0, 1, 2), chunks=1, *, ways=None, key="8-Chunk paths"):
 @pytest.mark.parametrize(
     ("gpus", "chunks", "key"), [((0, 1, 2), 1, "8-Chunk paths"), ((3, 5, 8, 9), 2, "7-chunk paths")]
 )
-def test_an_alltoall_is_read_by_the_ways_of_its_pieces(gpus, chunks, key):
+def test_an_alltoall_is_read_by_the_paths_of_its_pieces(gpus, chunks, key):
     schedule = read_teccl_schedule(alltoall(gpus, chunks, key=key), "s.json")
     assert verify_schedule(schedule) == ()
     assert (schedule.collective.kind, schedule.collective.num_ranks) == (Kind.ALLTOALL, len(gpus))

@@ -85,7 +85,7 @@ def test_what_is_added_waits_for_what_is_stored_there_before():
     assert times(topology, stored, replace(added, start=1))[-1] == (0.0, 10.0), "by the plan at the same time"
 
 
-def test_a_batch_waits_for_its_last_chunk():
+def test_a_group_waits_for_its_last_chunk():
     drafts = [UntimedMessage(0, (0,), 0, 1), UntimedMessage(0, (1,), 1, 2), UntimedMessage(1, (0, 1), 2, 3)]
     assert times(chain(3, 1.0, 10.0), *drafts)[-1] == (22.0, 43.0)
 
@@ -126,7 +126,7 @@ def test_retiming_twice_changes_nothing_more(schedule):
     assert resized(first, schedule.chunk_bytes) == first
 
 
-def test_the_longest_way_goes_first_through_a_port():
+def test_the_longest_path_goes_first_through_a_port():
     links = [Link(0, 1, 0.0, 10.0, ports=(0,)), Link(0, 2, 0.0, 10.0, 5.0, ports=(0,)), Link(1, 3, 0.0, 30.0)]
     topology = machine(4, links, [Port("out", 0.0, 10.0)])
     drafts = [

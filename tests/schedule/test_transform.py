@@ -55,7 +55,7 @@ def test_a_schedule_as_a_plan_can_be_shifted():
     assert [(d.start, d.end) for d in shifted] == [(d.start + 5.0, d.end + 5.0) for d in first]
 
 
-def test_backwards_every_message_goes_the_other_way_at_the_mirrored_time():
+def test_backwards_every_message_is_reversed_at_the_mirrored_time():
     topology = chain(3)
     schedule = build_schedule(
         topology,
@@ -207,7 +207,7 @@ def test_a_sum_that_is_complete_starts_out_before_others_are():
 
 @pytest.mark.parametrize("name", ["ring:5", "torus:3x3", "hypercube:3", "switch:6", "full:4", "ndv2", "dgx2"])
 @pytest.mark.parametrize("seed", range(3))
-def test_on_a_machine_that_is_its_own_reverse_a_schedule_serves_both_ways(name, seed):
+def test_on_a_machine_that_is_its_own_reverse_a_schedule_serves_both_directions(name, seed):
     rng = random.Random(seed)
     topology = load_topology(name)
     collective = Collective(Kind.ALLGATHER, topology.num_ranks)

@@ -19,7 +19,7 @@ def hops(schedule):
     ]
 
 
-def test_on_a_chain_it_is_the_way_of_the_last_chunk():
+def test_on_a_chain_it_is_the_path_of_the_last_chunk():
     """Two chunks over two links of 10 us: the second one waits for the first, then goes on: 0->1, 0->1, 1->2."""
     topology = chain(3, alpha_us=0.0)
     drafts = [

@@ -96,7 +96,7 @@ def test_a_plan_that_stops_is_told():
         if one["name"] == "signal":
             one.clear()
             one.update(NOP)
-    with pytest.raises(InvalidArtifact, match="gpu 1 tb 0 op 7: wait waits for what nobody tells"):
+    with pytest.raises(InvalidArtifact, match="gpu 1 tb 0 op 7: wait waits for a signal that never comes"):
         replay(value)
 
 

@@ -167,7 +167,7 @@ def test_alphas_follow_each_other_but_in_nvlink(inside, alphas):
     assert time_us(plan("broadcast", gpus), three, Kind.BROADCAST, fast) == pytest.approx(alphas + 2 * 10 + hop_us + 3)
 
 
-def test_a_switch_has_a_share_of_its_own():
+def test_a_switch_has_a_usable_share_of_its_own():
     """Every port passes on all three chunks and one of them again; then the port's alpha, and .3 us as sums are loaded first."""
     value = json.loads(json.dumps(three_allreduce()))
     ndv5 = load_topology("ndv5")
@@ -208,7 +208,7 @@ def test_a_plan_that_stops_is_told():
         if one["name"] == "signal":
             one.clear()
             one.update(NOP)
-    with pytest.raises(InvalidArtifact, match="gpu 1 tb 0 op 7: wait waits for what nobody tells"):
+    with pytest.raises(InvalidArtifact, match="gpu 1 tb 0 op 7: wait waits for a signal that never comes"):
         time_us(value)
 
 

@@ -63,7 +63,7 @@ def test_every_shipped_sketch_fits_every_machine_that_it_names(name, nodes):
 
 
 @pytest.mark.parametrize(("name", "nodes"), [pair for pair in PLACES if pair[1] > 1])
-def test_every_shipped_sketch_leaves_a_way_for_alltoall(name, nodes):
+def test_every_shipped_sketch_leaves_a_path_for_alltoall(name, nodes):
     sketch = SKETCHES[name]
     topology = load_topology(sketch.topology, nodes)
     problem = Problem.build(topology, Collective(Kind.ALLTOALL, topology.num_ranks), sketch, MB)

@@ -76,7 +76,7 @@ def test_a_time_limit_leaves_the_best_solution_and_a_bound():
     assert_took(outcome.seconds, 5)
 
 
-def test_a_work_limit_ends_the_same_way_every_time():
+def test_a_work_limit_ends_at_the_same_point_every_time():
     first, second = (solve_cp(job_shop()[0], Limits(work=0.3, seed=5)) for _ in range(2))
     assert first.status is Status.FEASIBLE
     assert (first.objective, first.bound, first.work) == (second.objective, second.bound, second.work)
@@ -115,7 +115,7 @@ def test_a_model_that_makes_no_sense_is_our_mistake_and_is_raised():
         solve_cp(model, Limits(seconds=5.0))
 
 
-def test_missing_or_tools_is_reported_with_the_way_to_get_it(monkeypatch):
+def test_missing_or_tools_is_reported_with_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
     with pytest.raises(PackageMissing) as caught:
         import_cp_model()

@@ -226,7 +226,7 @@ def test_an_unknown_solver_is_refused_with_the_known_ones(name):
 
 
 @pytest.mark.parametrize("name", LINEAR_SOLVERS)
-def test_a_known_solver_that_is_missing_is_reported_with_the_way_to_get_it(monkeypatch, name):
+def test_a_known_solver_that_is_missing_is_reported_with_how_to_get_it(monkeypatch, name):
     names = pulp.listSolvers()
     monkeypatch.setattr(pulp, "listSolvers", lambda onlyAvailable=False: [] if onlyAvailable else names)  # noqa: N803
     with pytest.raises(PackageMissing) as caught:
@@ -260,7 +260,7 @@ def test_a_solver_that_breaks_is_reported_and_not_passed_through(monkeypatch):
         model.solve("gurobi", Limits(seconds=5.0))
 
 
-def test_missing_pulp_is_reported_with_the_way_to_get_it(monkeypatch):
+def test_missing_pulp_is_reported_with_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pulp", None)
     with pytest.raises(PackageMissing) as caught:
         LinearModel("none")

@@ -29,7 +29,7 @@ def test_capacities_may_be_small_or_large(scale):
     assert found.near.tolist() == [True, True, False]
 
 
-def test_nothing_flows_where_there_is_no_way():
+def test_nothing_flows_where_there_is_no_path():
     found = cut([(0, 1, 1.0), (2, 3, 1.0)], 0, 3)
     assert found.flow == 0.0
     assert found.near.tolist() == [True, True, False, False]

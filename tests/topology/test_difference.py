@@ -39,7 +39,7 @@ def test_what_is_within_the_tolerance_is_no_difference() -> None:
     assert len(differences(before, after, 0.049)) == 6
 
 
-def test_figures_that_move_both_ways_are_mixed() -> None:
+def test_figures_that_rise_and_fall_are_mixed() -> None:
     before = formula_topology("ring:3,alpha_us=1,beta_us_per_mb=20")
     after = formula_topology("ring:3,alpha_us=2,beta_us_per_mb=10")
     assert {one.change for one in differences(before, after, 0.1)} == {TopologyChange.MIXED}

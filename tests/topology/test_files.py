@@ -122,7 +122,7 @@ def test_node_form_gives_links_with_their_costs_and_ports(write_json: WriteJson)
     assert not any("ib0" in name for name in names), "one node uses no network"
 
 
-def test_way_back_names_its_ports_in_the_opposite_order(write_json: WriteJson) -> None:
+def test_a_reverse_link_names_its_ports_in_the_opposite_order(write_json: WriteJson) -> None:
     value = changed(NODE_FORM, "node.links.0.ports", ["bus.out", "up.in"])
     topology = read_topology(write_json(value))
     (back,) = topology.links_between[1, 0]
@@ -421,7 +421,7 @@ def test_a_node_that_is_written_reads_back_without_any_change(name: str, write_j
     assert read_template(write_json(template_to_json(template))) == template
 
 
-def test_directions_on_the_way_to_a_nic_are_kept(write_json: Callable[..., Path]) -> None:
+def test_directions_on_the_path_to_a_nic_are_kept(write_json: Callable[..., Path]) -> None:
     ways = {0: (PortSide("a", Side.OUT), PortSide("b", Side.IN))}
     node = NodeTemplate(
         "toy", "a toy", "invented", 1, nics=(Nic("ib0", (0,), AlphaBeta(1, 2), ways, "east"),),

@@ -183,7 +183,7 @@ def test_one_switch_over_all_ranks_makes_egress_and_ingress_take_turns() -> None
     assert set(sharing.values()) == {3}
 
 
-def test_equal_switches_are_parallel_links_of_a_share_of_beta() -> None:
+def test_equal_switches_are_parallel_links_of_a_part_of_beta() -> None:
     topology = build(HUB, switches=[[0, 1, 2], [1, 2, 0]])
     lanes = links_between(topology, 0, 2)
     assert [(k.alpha_us, k.beta_us_per_mb) for k in lanes] == [(1.5, 3.0), (1.5, 3.0)]

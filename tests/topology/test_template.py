@@ -80,7 +80,7 @@ def test_way_between_nodes_passes_what_lies_before_each_nic_in_order() -> None:
     assert port_names(topology, only_link(topology, 1, 2)) == there[:4]
 
 
-def test_way_back_uses_the_other_direction_of_what_lies_before_the_nic() -> None:
+def test_a_reverse_link_uses_the_other_direction_of_what_lies_before_the_nic() -> None:
     nic = Nic("ib0", (0, 1), IB, {1: outward("uplink")})
     topology = instantiate(template(2, nics=(nic,), ports=(NodePort("uplink", AlphaBeta(0.0, 10.0)),)), 2)
     assert port_names(topology, only_link(topology, 2, 1)) == ["node 1 ib0 out", "node 0 ib0 in", "node 0 uplink in"]
@@ -159,7 +159,7 @@ def test_symmetry_that_makes_the_nics_others_is_used_for_one_node_only(nics: tup
     assert instantiate(node, 2).symmetry == ((2, 3, 0, 1),)
 
 
-def test_symmetry_that_exchanges_like_ways_to_the_nic_is_kept(is_automorphism) -> None:  # type: ignore[no-untyped-def]
+def test_symmetry_that_exchanges_like_paths_to_the_nic_is_kept(is_automorphism) -> None:  # type: ignore[no-untyped-def]
     nic = Nic("a", (0, 1, 2, 3), IB, {0: outward("p"), 1: outward("p"), 2: outward("q"), 3: outward("q")})
     ports = (NodePort("p", AlphaBeta(0.0, 1.0)), NodePort("q", AlphaBeta(0.0, 1.0)))
     node = template(4, nics=(nic,), ports=ports, symmetry=((2, 3, 0, 1), (0, 2, 1, 3)))

@@ -338,7 +338,7 @@ def test_no_chunk_is_brought_to_a_rank_that_holds_it():
     assert (wrong.where, wrong.rule) == ("message 6 (2->0)", "redundant")
 
 
-def test_a_second_copy_is_redundant_even_when_both_are_under_way_together():
+def test_a_second_copy_is_redundant_even_when_both_are_in_flight_together():
     topology = machine(2, [Link(0, 1, 1.0, 10.0), Link(0, 1, 1.0, 10.0), Link(1, 0, 1.0, 10.0)])
     messages = (Message(0, (0,), 0.0, 11.0), Message(1, (0,), 0.0, 11.0))
     schedule = Schedule(topology, Collective(Kind.BROADCAST, 2), MB, messages, ((), ()))
@@ -415,7 +415,7 @@ def test_a_partial_sum_is_not_brought_again():
     assert violations(planner.schedule()) == [("message 3 (1->0)", "redundant")]
 
 
-def test_whoever_wants_a_chunk_has_it_in_the_end():
+def test_every_rank_that_wants_a_chunk_has_it_in_the_end():
     wrong = only(without(ring_allgather(4), 11))
     assert (wrong.where, wrong.rule) == ("rank 0", "missing")
     assert "chunk 1 (of rank 1)" in wrong.what

@@ -25,7 +25,7 @@ _WORTH_IT = 1e-3
 
 @dataclass(frozen=True)
 class HopTimes:
-    """When the hops of a plan start and arrive, in us, [hop]."""
+    """Starts and arrivals of the hops of a plan, in us, [hop]."""
 
     plan: OrderedRouting
     start_us: tuple[float, ...]
@@ -33,7 +33,7 @@ class HopTimes:
 
     @property
     def makespan_us(self) -> float:
-        """When the last one has arrived: the time that TACCL predicts."""
+        """Arrival of the last one: the time that TACCL predicts."""
         return max(self.end_us, default=0.0)
 
 
@@ -43,7 +43,7 @@ def solve_contiguity(plan: OrderedRouting, limits: Limits) -> HopTimes:
     Parameters
     ----------
     plan
-        What stage 2 made.
+        Result of stage 2.
     limits
         When to stop.
     """
@@ -120,7 +120,7 @@ def _timed(plan: OrderedRouting, joined: frozenset[int]) -> HopTimes | None:
 
 
 def _longest_paths(waits: dict[int, set[int]], cost_us: dict[int, float]) -> dict[int, float] | None:
-    """When each message starts if it waits for the end of others, or None if there is a cycle."""
+    """Start of each message if it waits for the end of others, or None if there is a cycle."""
     users: dict[int, list[int]] = defaultdict(list)
     for g, before in waits.items():
         for other in before:

@@ -100,9 +100,9 @@ def run_taccl(
     Parameters
     ----------
     topology, kind, size_bytes
-        What is asked for; the size means nothing on a machine whose costs are per chunk.
+        Demand; the size means nothing on a machine whose costs are per chunk.
     sketches
-        What TACCL is told.
+        Parameters of TACCL.
     effort
         How much is tried.
     limits

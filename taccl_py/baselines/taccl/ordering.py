@@ -44,7 +44,7 @@ class OrderedRouting:
     Attributes
     ----------
     view
-        What they cost.
+        Their costs.
     hops
         In order.
     after
@@ -67,7 +67,7 @@ def order_hops(
     Parameters
     ----------
     view
-        What hops cost.
+        Costs of hops.
     hops, after
         Hops, and for each the positions of those that it waits for.
     rule

@@ -127,7 +127,7 @@ def build_program(topology: Topology, collective: Collective, sends: Sequence[Ta
 
 
 class _ChunkAddresses:
-    """Where every rank keeps a chunk; scratch is given out in the order of first use."""
+    """Place of each chunk on every rank; scratch is given out in the order of first use."""
 
     def __init__(self, topology: Topology, collective: Collective) -> None:
         self.collective = collective

@@ -31,7 +31,7 @@ class RoutedChunk:
     Attributes
     ----------
     chunk, link
-        What crosses where.
+        A chunk, and the link that it crosses.
     start_us
         When stage 1 sends it.
     """

@@ -35,7 +35,7 @@ class TacclView:
     sketch
         The sketch.
     alpha_us, chunk_us
-        What a message costs on a link once and for each chunk, [link].
+        Cost of a message on a link, once and for each chunk, [link].
     ports
         Ports (of the topology) that take turns, of each link, [link].
     """

@@ -236,7 +236,7 @@ def _write_idle(script: Script, place: _RankInstance, ready_role: int, last: int
 
 @dataclass(frozen=True, slots=True)
 class _SumLayout:
-    """Where sums lie; with `parts` nodes each of which adds up a part of everything, or 1 if all add up all."""
+    """Places of sums; with `parts` nodes each of which adds up a part of everything, or 1 if all add up all."""
 
     site: RailSite
     parts: int

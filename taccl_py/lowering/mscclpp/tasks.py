@@ -101,7 +101,7 @@ class TaskStream:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Which cells are the same memory: of input and output only one remains when the call is in place."""
+    """Names of cells that are the same memory: of input and output only one remains when the call is in place."""
 
     geometry: BufferSizes
     in_place: bool

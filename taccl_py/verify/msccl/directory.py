@@ -61,11 +61,11 @@ class DirectoryVerdict:
     violations
         Errors to the directory as a whole.
     covered
-        What calls there are good files for, sorted; none where nothing of the directory is loaded.
+        Calls for which there are good files, sorted; none where nothing of the directory is loaded.
     connections
         Most connections that one rank receives from, for each number of ranks.
     connection_bytes
-        What they take of a GPU's memory.
+        Memory of a GPU that they take.
     """
 
     files: dict[str, ProgramVerdict]

@@ -41,7 +41,7 @@ class BufferLengths:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Where one rank's buffers lie in one row of cells, for one placement.
+    """Places of one rank's buffers in one row of cells, for one placement.
 
     Attributes
     ----------

@@ -35,7 +35,7 @@ class FusedStep:
     swallowed
         Nops with a dependency inside a chain; the operation does not wait for them.
     flag
-        What the kernel writes into the threadblock's flag when it is done: its own count of steps.
+        Value that the kernel writes into the threadblock's flag when it is done: its own count of steps.
     """
 
     steps: tuple[Step, ...]
@@ -120,7 +120,7 @@ class Fifo:
 
 @dataclass(frozen=True, slots=True)
 class Wires:
-    """Which FIFO a threadblock fills and which it empties.
+    """FIFOs that a threadblock fills and empties.
 
     Attributes
     ----------

@@ -161,7 +161,7 @@ def find_races(
     settings, found
         Every setting of the program, and where its errors go.
     promises
-        What orders operations.
+        Rules that order operations.
     """
     trial = _RaceTrial(settings)
     _follow_flags(plan, order, trial.checks(plan), promises)

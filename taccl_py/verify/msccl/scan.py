@@ -17,7 +17,7 @@ _HARMLESS = ("attribute-limit", "value-length")  # the tokenizer goes on
 
 
 def find_scan_fault(text: str, runtime: Runtime) -> str | None:
-    """Why the scan ends at a file, and what to do about it; None for a file after which it goes on."""
+    """Reason why the scan ends at a file, with the remedy; None for a file after which it goes on."""
     findings = Findings()
     first = read_first(text, findings)
     for violation in findings.violations():

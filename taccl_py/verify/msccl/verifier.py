@@ -89,7 +89,7 @@ class ProgramVerdict:
     Attributes
     ----------
     facts
-        What the file is, or None when its ``algo`` element cannot be read.
+        Facts about the file, or None when its ``algo`` element cannot be read.
     violations
         All errors, sorted; empty for a file that loads, ends and is right.
     notes

@@ -52,7 +52,7 @@ def by_switch(schedule, **options):
     return lowered(switched(schedule), PlanOptions(switch=True, **options))
 
 
-def test_each_rank_sums_its_part_between_a_greeting_and_a_farewell():
+def test_each_rank_sums_its_part_between_two_handshakes():
     value = by_switch(direct_allreduce(4))
     for rank in range(4):
         assert names(value, rank) == ["rlxsignal", "rlxwait", "nop", "glres", "nop", "signal", "wait", "nop"]
@@ -115,7 +115,7 @@ def test_a_multicast_leaves_once_and_enters_everywhere_once():
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-def test_each_rank_multicasts_its_share_of_an_allgather(in_place):
+def test_each_rank_multicasts_its_shard_of_an_allgather(in_place):
     placement = CallPlacement.IN_PLACE if in_place else CallPlacement.OUT_OF_PLACE
     value = by_switch(ring_allgather(3, k=2), placement=placement)
     for rank in range(3):

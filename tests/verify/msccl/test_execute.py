@@ -93,7 +93,7 @@ def test_a_wait_for_a_flag_that_is_never_raised_is_told_as_such() -> None:
     ]
 
 
-def test_two_separate_circles_are_both_told() -> None:
+def test_two_separate_cycles_are_both_reported() -> None:
     file = make_file("alltoall", 4, 4, (4, 4, 0), inplace=0)
     for rank in range(4):
         peer = rank ^ 1

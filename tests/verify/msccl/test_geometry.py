@@ -43,9 +43,9 @@ def test_buffers_lie_apart_or_as_the_collective_has_it_in_place(kind: Kind, in_p
     shared = set(cells[Buffer.INPUT]) & set(cells[Buffer.OUTPUT])
     assert len(shared) == (min(geometry.input_chunks, geometry.output_chunks) if in_place else 0)
     if in_place and kind in (Kind.ALLGATHER, Kind.GATHER):
-        assert cells[Buffer.INPUT].start - cells[Buffer.OUTPUT].start == rank * geometry.share
+        assert cells[Buffer.INPUT].start - cells[Buffer.OUTPUT].start == rank * geometry.shard
     if in_place and kind in (Kind.REDUCESCATTER, Kind.SCATTER):
-        assert cells[Buffer.OUTPUT].start - cells[Buffer.INPUT].start == rank * geometry.share
+        assert cells[Buffer.OUTPUT].start - cells[Buffer.INPUT].start == rank * geometry.shard
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def verified_rank_by_rank(text, runtime, monkeypatch):
 @pytest.mark.parametrize("runtime", [EXECUTOR, RCCL])
 @pytest.mark.parametrize("kind", GROUP_KINDS)
 @pytest.mark.parametrize("machine", ["ring:5", "torus:3x4", "twisted:2x4", "hpn:3", "hypercube:3"])
-def test_both_ways_find_the_same_facts(machine, kind, runtime, monkeypatch):
+def test_with_images_and_without_the_facts_are_the_same(machine, kind, runtime, monkeypatch):
     _, program = lowered(machine, kind, chunks=1 if kind is Kind.ALLTOALL else 2, runtime=runtime)
     text = emit_xml(program, runtime)
     found = verified_one_for_all(text, runtime, monkeypatch)
@@ -104,7 +104,7 @@ def changed(pattern, rng):
 
 @pytest.mark.parametrize("kind", GROUP_KINDS)
 @pytest.mark.parametrize("machine", ["ring:5", "torus:2x3", "hpn:2"])
-def test_both_ways_object_to_the_same_when_all_ranks_are_wrong_alike(machine, kind, monkeypatch):
+def test_with_images_and_without_the_errors_are_the_same_when_all_ranks_are_wrong_alike(machine, kind, monkeypatch):
     schedule, program = lowered(machine, kind)
     rng = random.Random(7)
     violations = 0
@@ -147,7 +147,7 @@ def test_one_rank_of_each_role_stands_for_those_of_other_nodes(monkeypatch):
     assert verdict == verified_rank_by_rank(text, EXECUTOR, monkeypatch)
 
 
-def test_both_ways_object_to_the_same_when_all_ranks_of_a_role_are_wrong_alike(monkeypatch):
+def test_with_images_and_without_the_errors_are_the_same_when_all_ranks_of_a_role_are_wrong_alike(monkeypatch):
     schedule, program = rotated(3)
     rng = random.Random(5)
     violations = looked_at = 0
@@ -165,7 +165,7 @@ def test_both_ways_object_to_the_same_when_all_ranks_of_a_role_are_wrong_alike(m
     assert looked_at >= 5
 
 
-def test_both_ways_object_to_the_same_when_one_rank_of_a_role_is_wrong(monkeypatch):
+def test_with_images_and_without_the_errors_are_the_same_when_one_rank_of_a_role_is_wrong(monkeypatch):
     _, program = rotated(3)
     rng = random.Random(6)
     for _ in range(8):
@@ -215,7 +215,7 @@ def test_shares_that_a_step_moves_together_must_be_neighbours_in_the_image(monke
     assert verified_one_for_all(text, EXECUTOR, monkeypatch) == verified_rank_by_rank(text, EXECUTOR, monkeypatch)
 
 
-def test_both_ways_object_to_the_same_when_one_rank_is_wrong(monkeypatch):
+def test_with_images_and_without_the_errors_are_the_same_when_one_rank_is_wrong(monkeypatch):
     _, program = lowered("torus:3x3", Kind.ALLREDUCE)
     rng = random.Random(11)
     for _ in range(25):

@@ -422,7 +422,7 @@ def test_errors_are_sorted_and_the_same_every_time() -> None:
     assert len(verdicts[0].violations) > 10
 
 
-def test_a_deadlock_names_the_circle() -> None:
+def test_a_deadlock_names_the_cycle() -> None:
     file = both_send_first(3, proto="Simple")
     (found,) = verify_program(file.text(), EXECUTOR).violations
     assert found.where == "gpu 0 tb 0 step 2"
