@@ -14,7 +14,7 @@ from taccl_py.errors import InputError
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.timing import build_schedule, dispatch_messages
 from taccl_py.schedule.transform import drafts_of
-from taccl_py.synthesis.templates.moves import TemplatePlan, as_drafts, turned
+from taccl_py.synthesis.templates.messages import TemplatePlan, as_untimed, turned
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.model import Topology
 
@@ -98,10 +98,10 @@ def _variants(
     base = _TURNED.get(kind)
     plans = _plans(family, site, back, kind, root) if base is None else _plans(family, back, site, base, root)
     for plan in plans:
-        moves = plan.moves if base is None else turned(plan.moves, reduce=kind is not Kind.GATHER)
+        messages = plan.messages if base is None else turned(plan.messages, reduce=kind is not Kind.GATHER)
         collective = Collective(kind, topology.num_ranks, plan.chunks_per_rank, root)
         size = collective.chunk_bytes(size_bytes)
-        drafts = as_drafts(topology, size, moves)
+        drafts = as_untimed(topology, size, messages)
         if drafts is None:
             continue
         schedule = build_schedule(topology, collective, size, drafts)

@@ -57,10 +57,10 @@ def predecessors(quotient: Quotient) -> dict[int, int]:
         candidate, count = max(before.items(), key=lambda item: (item[1], -item[0]))
         if candidate >= 0 and count >= PARAMS.least_joint_part * len(own):
             found[arc] = candidate
-    return _without_circles(found)
+    return _without_cycles(found)
 
 
-def _without_circles(predecessor: dict[int, int]) -> dict[int, int]:
+def _without_cycles(predecessor: dict[int, int]) -> dict[int, int]:
     """Drop one entry of every cycle, which the images of a chunk under a rotation form where its orbit wraps around."""
     kept: dict[int, int] = {}
     # Some arc on the way to the first one of a chain: chains of many chunks would be long ways.

@@ -142,7 +142,7 @@ class AllowedLinks:
     narrowed: bool
 
 
-def find_ways(
+def find_allowed_links(
     topology: Topology, collective: Collective, sketch: Sketch | None, most_hops: int | None = None
 ) -> AllowedLinks:
     """Apply a sketch's restrictions and leave out what can be of no use.

@@ -103,7 +103,7 @@ def _at_once(
     machine: Topology, members: Sequence[GroupMember], rule: Callable[[int, float], float]
 ) -> tuple[Schedule, ...]:
     """All messages in one order of places, given by group and planned start."""
-    jobs: list[QueuedMessage] = []
+    queued: list[QueuedMessage] = []
     first: list[QueuedMessage] = []
     group_of: dict[int, int] = {}
     links: list[list[int]] = []
@@ -112,20 +112,20 @@ def _at_once(
         links.append(_links(machine, member))
         group_of.update(dict.fromkeys(member.ranks, group))
         chunk_mb = schedule.chunk_bytes / BYTES_PER_MB
-        begin = len(jobs)
+        begin = len(queued)
         for m in schedule.messages:
             link, place = links[group][m.link], rule(group, m.start_us)
-            jobs.append(
+            queued.append(
                 QueuedMessage(link, m.chunks, m.reduce, len(m.chunks) * chunk_mb, place, Barrier(missing=1), m.packed)
             )
-        for job, needed in zip(jobs[begin:], find_deliveries(schedule.topology, drafts_of(schedule)), strict=True):
+        for each, needed in zip(queued[begin:], find_deliveries(schedule.topology, drafts_of(schedule)), strict=True):
             if not needed:
-                first.append(job)
+                first.append(each)
                 continue
             barrier = Barrier()
-            job.wait(barrier)
+            each.wait(barrier)
             for number in sorted(needed):
-                told = jobs[begin + number].tells
+                told = queued[begin + number].tells
                 if told is not None:
                     barrier.after(told)
     messages: list[list[Message]] = [[] for _ in members]

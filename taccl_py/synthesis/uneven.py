@@ -144,19 +144,21 @@ def recut(schedule: Schedule, counts: Sequence[int], limits: Limits) -> Schedule
     if len(shares[0]) == 1 or len(schedule.messages) > PARAMS.most_messages or pairs > PARAMS.most_pairs:
         return None
     deadline = limits.deadline()
-    drafts = drafts_of(schedule)
+    untimed = drafts_of(schedule)
     best = schedule if schedule.collective.chunks_per_rank in counts else None
     least_us = math.inf
     while deadline.left > 0 and not limits.stop.is_set():
-        found = _best_sizes(schedule, drafts, shares, limits.within(deadline.left))
+        found = _best_sizes(schedule, untimed, shares, limits.within(deadline.left))
         if found is None or found.time_us > least_us * (1 - PARAMS.least_gain):
             break
         least_us = found.time_us
-        best = _best_cut(schedule, drafts, shares, found, counts, best)
-        if len(drafts) > PARAMS.most_reordered:
+        best = _best_cut(schedule, untimed, shares, found, counts, best)
+        if len(untimed) > PARAMS.most_reordered:
             break
-        sizes_bytes = [schedule.chunk_bytes * sum(found.sizes[chunk] for chunk in draft.chunks) for draft in drafts]
-        drafts = dispatch_drafts(schedule.topology, sizes_bytes, drafts)
+        sizes_bytes = [
+            schedule.chunk_bytes * sum(found.sizes[chunk] for chunk in message.chunks) for message in untimed
+        ]
+        untimed = dispatch_drafts(schedule.topology, sizes_bytes, untimed)
     return None if best is schedule else best
 
 
@@ -170,7 +172,7 @@ def _equal_cut(schedule: Schedule, counts: Sequence[int], limits: Limits) -> Sch
 
 def _best_cut(
     schedule: Schedule,
-    drafts: Sequence[UntimedMessage],
+    untimed: Sequence[UntimedMessage],
     shares: list[range],
     found: Sizes,
     counts: Sequence[int],
@@ -187,16 +189,16 @@ def _best_cut(
     for count in _spread(schedule.collective.chunks_per_rank, counts):
         cut = _ChunkCut.of(schedule, shares, found, count)
         cuts.append(cut)
-        times_us.append(cut.time_us(schedule, drafts))
+        times_us.append(cut.time_us(schedule, untimed))
         # What is too many chunks for one message only becomes more messages with finer ones, which take longer to time.
         if (over() and len(cuts) > 1) or (
-            cut.is_split(drafts) and times_us[-1] > min(times_us) * PARAMS.runner_up_factor
+            cut.is_split(untimed) and times_us[-1] > min(times_us) * PARAMS.runner_up_factor
         ):
             break
     limit_us = min(times_us, default=math.inf) * (1 + PARAMS.least_gain)
     for cut, time_us in zip(cuts, times_us, strict=True):
         if time_us <= limit_us and (best is None or time_us < best.makespan_us * (1 - PARAMS.least_gain)):
-            made = cut.schedule(schedule, drafts)
+            made = cut.schedule(schedule, untimed)
             if made is not None and (best is None or made.makespan_us < best.makespan_us):
                 return made
             break
@@ -219,7 +221,7 @@ def _shares(collective: Collective) -> list[range]:
 
 
 def _best_sizes(
-    schedule: Schedule, drafts: Sequence[UntimedMessage], shares: list[range], limits: Limits
+    schedule: Schedule, untimed: Sequence[UntimedMessage], shares: list[range], limits: Limits
 ) -> Sizes | None:
     """Sizes for which the longest chain of messages is shortest."""
     topology = schedule.topology
@@ -230,23 +232,23 @@ def _best_sizes(
         occupied = (topology.resource_cost[resource] for resource in topology.resources_of[link])
         return undominated([MessageTime(alpha_us + latency_us, beta * chunk_mb) for alpha_us, beta in occupied])
 
-    deliveries = find_deliveries(topology, drafts)
+    deliveries = find_deliveries(topology, untimed)
     chains = Chains(
         shares,
-        [draft.chunks for draft in drafts],
-        [costs(draft.link) for draft in drafts],
+        [message.chunks for message in untimed],
+        [costs(message.link) for message in untimed],
         [sorted(brought_by) for brought_by in deliveries],
-        list(_in_turn(schedule, drafts)),
+        list(_in_turn(schedule, untimed)),
         schedule.makespan_us,
     )
     return best_sizes(chains, limits)
 
 
-def _in_turn(schedule: Schedule, drafts: Sequence[UntimedMessage]) -> Iterator[PortTurn]:
+def _in_turn(schedule: Schedule, untimed: Sequence[UntimedMessage]) -> Iterator[PortTurn]:
     """For every resource, the messages that follow each other there."""
     last: dict[int, int] = {}
-    for message in plan_order(drafts):
-        for resource in schedule.topology.resources_of[drafts[message].link]:
+    for message in plan_order(untimed):
+        for resource in schedule.topology.resources_of[untimed[message].link]:
             if resource in last:
                 alpha_us, beta = schedule.topology.resource_cost[resource]
                 yield PortTurn(
@@ -271,31 +273,31 @@ class _ChunkCut:
             units += apportion([found.sizes[chunk] for chunk in share], round(factor * len(share)))
         return _ChunkCut(tuple(units), chunks_per_rank)
 
-    def time_us(self, schedule: Schedule, drafts: Sequence[UntimedMessage]) -> float:
+    def time_us(self, schedule: Schedule, untimed: Sequence[UntimedMessage]) -> float:
         """About how long the plan then takes."""
         chunk_bytes = schedule.chunk_bytes * schedule.collective.chunks_per_rank / self.chunks_per_rank
         parts: list[UntimedMessage] = []
         sizes_bytes: list[float] = []
-        for draft in drafts:
-            units = sum(self.units[chunk] for chunk in draft.chunks)
+        for message in untimed:
+            units = sum(self.units[chunk] for chunk in message.chunks)
             for first in range(0, units, MAX_COUNT):
-                parts.append(draft)
+                parts.append(message)
                 sizes_bytes.append(chunk_bytes * min(MAX_COUNT, units - first))
         return plan_us(schedule.topology, sizes_bytes, parts)
 
-    def is_split(self, drafts: Sequence[UntimedMessage]) -> bool:
+    def is_split(self, untimed: Sequence[UntimedMessage]) -> bool:
         """True if some message becomes several, as it would have too many chunks."""
-        return any(sum(self.units[chunk] for chunk in draft.chunks) > MAX_COUNT for draft in drafts)
+        return any(sum(self.units[chunk] for chunk in message.chunks) > MAX_COUNT for message in untimed)
 
-    def schedule(self, schedule: Schedule, drafts: Sequence[UntimedMessage]) -> Schedule | None:
+    def schedule(self, schedule: Schedule, untimed: Sequence[UntimedMessage]) -> Schedule | None:
         """The plan so cut; None if sums come out wrong."""
         collective = replace(schedule.collective, chunks_per_rank=self.chunks_per_rank)
         chunk_bytes = schedule.chunk_bytes * schedule.collective.chunks_per_rank / self.chunks_per_rank
         ends = list(accumulate(self.units))
         finer = []
-        for draft in drafts:
-            chunks = tuple(part for c in draft.chunks for part in range(ends[c] - self.units[c], ends[c]))
+        for message in untimed:
+            chunks = tuple(part for c in message.chunks for part in range(ends[c] - self.units[c], ends[c]))
             for first in range(0, len(chunks), MAX_COUNT):
-                finer.append(replace(draft, chunks=chunks[first : first + MAX_COUNT]))
+                finer.append(replace(message, chunks=chunks[first : first + MAX_COUNT]))
         made = build_schedule(schedule.topology, collective, chunk_bytes, finer)
         return made if not collective.reduces or adds_up(made) else None

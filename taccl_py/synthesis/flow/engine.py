@@ -21,7 +21,7 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.commodity_flow import Commodities, CommodityFlow, solve_flow
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
-from taccl_py.synthesis.flow.order import order_batches, order_parts
+from taccl_py.synthesis.flow.order import order_joined, order_parts
 from taccl_py.synthesis.flow.params import PARAMS
 from taccl_py.synthesis.flow.paths import FlowPair, find_pairs
 from taccl_py.synthesis.flow.rounding import Rounding, Routing
@@ -150,7 +150,7 @@ class _FlowRun:
         with self._stage("parts"):
             pairs = find_pairs(problem, flow)
             routing = Rounding(problem, pairs).gathered(self._share(0.2))
-        self._offer(self._order(in_parts(problem, pairs, routing), order_batches, routing.load_us))
+        self._offer(self._order(in_parts(problem, pairs, routing), order_joined, routing.load_us))
 
     def _offer(self, schedule: Schedule | None) -> None:
         if schedule is not None:

@@ -23,7 +23,7 @@ from taccl_py.synthesis.hierarchy.meeting import ChunkSpan, ExchangeMessage, Nod
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 
 # What lanes occupy that serve one node less than others.
 ASIDE = 2
@@ -112,10 +112,10 @@ def grids(cluster: LaneCluster, pieces: tuple[int, ...]) -> Iterator[LaneGrid]:
     if not cluster.is_even or not cluster.site.linked_inside_nodes or width & (width - 1):
         return
     doubling = (2,) * (width.bit_length() - 1)
-    ways = [(doubling, False), (doubling, True), *([((width,), True)] if cluster.at_once > 1 else [])]
+    variants = [(doubling, False), (doubling, True), *([((width,), True)] if cluster.at_once > 1 else [])]
     for scatters, left in _scatters(len(cluster.nodes), width, PARAMS.most_grid_scatters):
         for exchanges in _exchanges(left, left, width):
-            yield from (LaneGrid((*scatters, *exchanges), fans, dealt, pieces) for fans, dealt in ways)
+            yield from (LaneGrid((*scatters, *exchanges), fans, dealt, pieces) for fans, dealt in variants)
 
 
 def _scatters(nodes: int, width: int, most: int) -> Iterator[tuple[tuple[Leg, ...], int]]:
@@ -169,7 +169,7 @@ def grid_times(cluster: LaneCluster, grid: LaneGrid, chunk_bytes: float) -> Grid
 def _most_chunks(cluster: LaneCluster, books: Iterable[_Book]) -> int:
     """Chunks that runtimes carry together, where as many neighbours count as one as all steps of a node keep together."""
     steps = (step for book in books for act in book.acts for step in act.steps)
-    ends = {end for step in steps for sending in step for span in sending.spans for end in span}
+    ends = {end for step in steps for transfer in step for span in transfer.spans for end in span}
     return MAX_COUNT * max(1, math.gcd(cluster.site.topology.num_ranks, *ends))
 
 
@@ -178,26 +178,26 @@ def _step_us(cluster: LaneCluster, resource: int, step: Step, chunk_bytes: float
     message_us = cluster.node_us if resource == INSIDE else cluster.lane_us
     more_us = message_us(0.0)
     busy_us: dict[int, float] = {}
-    for sending in step:
-        size = sum(high - low for low, high in sending.spans) * chunk_bytes
-        one_us = message_us(size) + max(0, len(_messages(sending.spans, most)) - 1) * more_us
-        busy_us[sending.src] = busy_us.get(sending.src, 0.0) + one_us
+    for transfer in step:
+        size = sum(high - low for low, high in transfer.spans) * chunk_bytes
+        one_us = message_us(size) + max(0, len(_messages(transfer.spans, most)) - 1) * more_us
+        busy_us[transfer.src] = busy_us.get(transfer.src, 0.0) + one_us
     at_once = cluster.at_once if resource == INSIDE else 1
     return max(busy_us.values(), default=0.0) / at_once
 
 
-def grid_moves(cluster: LaneCluster, grid: LaneGrid, times: GridTimes) -> Moves:
+def grid_messages(cluster: LaneCluster, grid: LaneGrid, times: GridTimes) -> TemplateMessages:
     """Moves of a grid at its times; the chunks of a piece follow each other, and those of a part do in it."""
-    moves, most = [], _most_chunks(cluster, _books(cluster, grid, [0]))
+    messages, most = [], _most_chunks(cluster, _books(cluster, grid, [0]))
     for book, row in zip(_books(cluster, grid, range(len(cluster.nodes))), times.stages, strict=True):
         for act, stage in zip(book.acts, row, strict=True):
             for step, start, lasts in zip(act.steps, stage.starts_us(), stage.step_us, strict=True):
-                moves += [
-                    TemplateMessage(sending.src, sending.dst, _chunks(message), start, start + lasts, sending.adds)
-                    for sending in step
-                    for message in _messages(sending.spans, most)
+                messages += [
+                    TemplateMessage(transfer.src, transfer.dst, _chunks(message), start, start + lasts, transfer.adds)
+                    for transfer in step
+                    for message in _messages(transfer.spans, most)
                 ]
-    return tuple(sorted(moves, key=lambda move: move.start))
+    return tuple(sorted(messages, key=lambda message: message.start))
 
 
 def _messages(spans: Sequence[ChunkSpan], most: int) -> list[tuple[ChunkSpan, ...]]:
@@ -402,7 +402,7 @@ class _Book:
         for index in reversed(range(number)):
             act = self.acts[index]
             steps = [
-                tuple(ExchangeMessage(sending.dst, sending.src, sending.spans, False) for sending in step)
+                tuple(ExchangeMessage(transfer.dst, transfer.src, transfer.spans, False) for transfer in step)
                 for step in reversed(act.steps)
             ]
             place[index] = self._add(act.resource, steps, [place[user] for user in users[index]] or ready)

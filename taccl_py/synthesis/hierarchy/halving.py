@@ -27,7 +27,7 @@ from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.stages import Stage, keep_order, schedule_stages
 from taccl_py.synthesis.sizes import ConstraintRows, apportion
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage, shifted, turned
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, shifted, turned
 from taccl_py.synthesis.templates.params import PARAMS as TEMPLATE_PARAMS
 from taccl_py.synthesis.templates.patterns import DOUBLING
 from taccl_py.tolerances import DIGITS
@@ -394,7 +394,7 @@ def _tasks(shape: HalvingShape) -> tuple[list[HalvingStage], tuple[PieceStages, 
     return tasks, tuple(courses)
 
 
-def halving_moves(cluster: LaneCluster, back: LaneCluster, halving: Halving) -> Moves | None:
+def halving_messages(cluster: LaneCluster, back: LaneCluster, halving: Halving) -> TemplateMessages | None:
     """Moves of the stages; None if some node cannot hand out.
 
     Parameters
@@ -406,14 +406,14 @@ def halving_moves(cluster: LaneCluster, back: LaneCluster, halving: Halving) -> 
     """
     writer = _HalvingWriter(cluster, back, halving)
     fine = all(writer.write(piece) for piece in range(halving.shape.pieces))
-    return tuple(sorted(writer.moves, key=lambda move: move.start)) if fine else None
+    return tuple(sorted(writer.messages, key=lambda message: message.start)) if fine else None
 
 
 class _HalvingWriter:
     """Moves of all nodes."""
 
     def __init__(self, cluster: LaneCluster, back: LaneCluster, halving: Halving) -> None:
-        self.moves: list[TemplateMessage] = []
+        self.messages: list[TemplateMessage] = []
         self._cluster, self._back, self._halving = cluster, back, halving
         self._groups = len(cluster.nodes) // halving.shape.together
         # Pieces follow each other, in them lanes, in them what groups add up.
@@ -456,7 +456,7 @@ class _HalvingWriter:
         """A message of every lane."""
         stage, carriers = self._halving.stages[task], self._cluster.carriers
         for lane, (rank, other) in enumerate(zip(carriers[src], carriers[dst], strict=True)):
-            self.moves.append(
+            self.messages.append(
                 TemplateMessage(
                     rank, other, self._chunks(piece, lane, units), stage.start_us, stage.end_us, reduce=reduce
                 )
@@ -474,12 +474,12 @@ class _HalvingWriter:
         inside = self._halving.shape.inside
         if inward:
             found = hand_out(self._back, inside, held, Stage(self._steps(stage)[::-1], INSIDE, ()), none)
-            moves = None if found is None else shifted(turned(tuple(found), reduce=True), stage.start_us)
+            messages = None if found is None else shifted(turned(tuple(found), reduce=True), stage.start_us)
         else:
             found = hand_out(self._cluster, inside, held, Stage(self._steps(stage), INSIDE, (), stage.start_us), none)
-            moves = None if found is None else tuple(found)
-        self.moves += moves or ()
-        return moves is not None
+            messages = None if found is None else tuple(found)
+        self.messages += messages or ()
+        return messages is not None
 
     def _steps(self, stage: Stage) -> tuple[float, ...]:
         """A step for each partner where there are several at a time."""

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
 
 
-def share_moves(cluster: LaneCluster, inside: str, root: int, size_bytes: float) -> Moves:
+def shard_messages(cluster: LaneCluster, inside: str, root: int, size_bytes: float) -> TemplateMessages:
     """Moves with the times that they should take.
 
     Parameters
@@ -32,7 +32,7 @@ def share_moves(cluster: LaneCluster, inside: str, root: int, size_bytes: float)
     size_bytes
         Size of the buffer, which has a chunk for each place of a node.
     """
-    return _ShardPlan(cluster, inside, root, size_bytes / len(cluster.nodes[0])).moves()
+    return _ShardPlan(cluster, inside, root, size_bytes / len(cluster.nodes[0])).messages()
 
 
 @dataclass
@@ -48,7 +48,7 @@ class _ShardPlan:
     _holds_us: dict[tuple[int, int], float] = field(default_factory=dict)
     _free_us: dict[tuple[int, bool, str], float] = field(default_factory=dict)
 
-    def moves(self) -> Moves:
+    def messages(self) -> TemplateMessages:
         """Everything."""
         first = self.cluster.site.topology.node_of[self.root]
         home, *others = [*self.cluster.nodes[first:], *self.cluster.nodes[:first]]
@@ -70,7 +70,7 @@ class _ShardPlan:
             for node in group:
                 held = {node[self._rail(share, other)]: (other,) for other in places if other != share}
                 self._hand_out(node, held, self.inside)
-        return tuple(sorted(self._found, key=lambda move: move.start))
+        return tuple(sorted(self._found, key=lambda message: message.start))
 
     def _spread(self, share: int, holder: int, group: Sequence[Sequence[int]]) -> None:
         """A share from its rank in the root's node to a group of nodes: whoever can send first tells the next one."""

@@ -48,8 +48,8 @@ def striped(cluster: LaneCluster) -> list[Stripes]:
     if not all(linked(a, b) for ranks in zip(*nodes, strict=True) for a in ranks for b in ranks if a != b):
         return []
     # Between two nodes all are the same.
-    ways = (CHAIN, TREE, TWO_TREES)[: 3 if len(nodes) > 2 else 1]
-    return [Stripes(between, returns) for between in ways for returns in (False, True)]
+    variants = (CHAIN, TREE, TWO_TREES)[: 3 if len(nodes) > 2 else 1]
+    return [Stripes(between, returns) for between in variants for returns in (False, True)]
 
 
 def stripes_pipeline(cluster: LaneCluster, stripes: Stripes, root: int, size_bytes: float) -> Pipeline:

@@ -14,7 +14,7 @@ from taccl_py.synthesis.bounds.passage import LatencyMachine
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.relays import alike_links
 from taccl_py.synthesis.models.cp_sums import SumPlan, exchange_sums
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 from taccl_py.tolerances import RELATIVE
 from taccl_py.topology.model import Topology
 
@@ -78,11 +78,11 @@ class SumExchange:
         """Time when all is done."""
         return 3 * self.hop_us + self.across_us
 
-    def moves(self, num_chunks: int) -> Moves:
+    def messages(self, num_chunks: int) -> TemplateMessages:
         """AllReduce of so many chunks, all together."""
         chunks = tuple(range(num_chunks))
-        moves = [move for node in range(2) for part in self._parts(node, chunks) for move in part]
-        return tuple(sorted(moves, key=lambda move: (move.start, move.src, move.dst)))
+        messages = [message for node in range(2) for part in self._parts(node, chunks) for message in part]
+        return tuple(sorted(messages, key=lambda message: (message.start, message.src, message.dst)))
 
     def _parts(self, node: int, chunks: tuple[int, ...]) -> Iterator[list[TemplateMessage]]:
         """Moves into one node: rounds inside it, what comes from the other one, to hubs, and from hubs."""
@@ -90,17 +90,17 @@ class SumExchange:
         came_us = hop + self.across_us
         met_us = came_us + hop
 
-        def move(src: int, dst: int, start_us: float, *, adds: bool) -> TemplateMessage:
+        def message(src: int, dst: int, start_us: float, *, adds: bool) -> TemplateMessage:
             return TemplateMessage(src, dst, chunks, start_us, start_us + hop, adds)
 
         meetings = self.plan.meetings
-        yield [move(here[s.src], here[s.dst], s.round * hop, adds=s.adds) for s in self.plan.steps]
+        yield [message(here[s.src], here[s.dst], s.round * hop, adds=s.adds) for s in self.plan.steps]
         yield [TemplateMessage(there[m.src], here[m.dst], chunks, hop, came_us, m.adds) for m in meetings]
-        yield [move(here[m.dst], here[m.hub], came_us, adds=True) for m in meetings if m.hub != m.dst]
+        yield [message(here[m.dst], here[m.hub], came_us, adds=True) for m in meetings if m.hub != m.dst]
         hubs = {meeting.hub for meeting in meetings}
         others = [place for place in range(len(here)) if place not in hubs]
         yield [
-            move(here[min(hubs.intersection(self.neighbours[place]))], here[place], met_us, adds=False)
+            message(here[min(hubs.intersection(self.neighbours[place]))], here[place], met_us, adds=False)
             for place in others
         ]
 

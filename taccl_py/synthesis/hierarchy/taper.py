@@ -16,7 +16,7 @@ from taccl_py.synthesis.hierarchy.outline import INSIDE, RankLoad, inside_steps
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.stages import Stage
 from taccl_py.synthesis.sizes import apportion
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +92,22 @@ def tapers(cluster: LaneCluster, insides: Sequence[str], share_bytes: float, cou
             yield min(found, key=lambda taper: (taper.end_us, taper.chunks_per_rank))
 
 
-def taper_moves(cluster: LaneCluster, taper: Taper, share_bytes: float) -> Moves | None:
+def taper_messages(cluster: LaneCluster, taper: Taper, share_bytes: float) -> TemplateMessages | None:
     """Moves of the AllGather, whose chunks are numbered by rank; None if some node cannot hand out."""
     count, nodes = taper.chunks_per_rank, len(cluster.nodes)
-    moves: list[TemplateMessage] = []
+    messages: list[TemplateMessage] = []
     for leg in _legs(cluster, taper.inside, taper.parts, share_bytes):
         held: dict[int, tuple[int, ...]] = {}
         for node in range(nodes):
             for src, dst in zip(cluster.carriers[(node - leg.back) % nodes], cluster.carriers[node], strict=True):
                 held[dst] = tuple(range(src * count + leg.low, src * count + leg.high))
                 if leg.back:
-                    moves.append(TemplateMessage(src, dst, held[dst], leg.across.start_us, leg.across.end_us))
+                    messages.append(TemplateMessage(src, dst, held[dst], leg.across.start_us, leg.across.end_us))
         handed = hand_out(cluster, taper.inside, held, leg.handed, Stage((), INSIDE, ()))
         if handed is None:
             return None
-        moves += handed
-    return tuple(sorted(moves, key=lambda move: move.start))
+        messages += handed
+    return tuple(sorted(messages, key=lambda message: message.start))
 
 
 def _legs(cluster: LaneCluster, inside: str, parts: Sequence[int], share_bytes: float) -> list[_TaperLeg]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.gather import Numbering
 from taccl_py.synthesis.hierarchy.params import PARAMS
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,12 +219,14 @@ class _LaneClock:
         return self.doubled_us + before_us + self.lane_us[part.size] <= end_us
 
 
-def triple_moves(cluster: LaneCluster, triples: Triples, share_bytes: float, numbering: Numbering) -> Moves:
-    """Moves of an AllGather of one piece; see `taccl_py.synthesis.hierarchy.gather.allgather_moves`."""
+def triple_messages(
+    cluster: LaneCluster, triples: Triples, share_bytes: float, numbering: Numbering
+) -> TemplateMessages:
+    """Moves of an AllGather of one piece; see `taccl_py.synthesis.hierarchy.gather.allgather_messages`."""
     writer = _TripleWriter(cluster, triples, _LaneClock.of(cluster, share_bytes, triples.most), numbering)
     for node in range(len(cluster.nodes)):
         writer.write(node)
-    return tuple(sorted(writer.moves, key=lambda move: move.start))
+    return tuple(sorted(writer.messages, key=lambda message: message.start))
 
 
 def _messages(shares: int, most: int | None) -> int:
@@ -236,7 +238,7 @@ class _TripleWriter:
     """Moves of all nodes."""
 
     def __init__(self, cluster: LaneCluster, triples: Triples, clock: _LaneClock, numbering: Numbering) -> None:
-        self.moves: list[TemplateMessage] = []
+        self.messages: list[TemplateMessage] = []
         self._carriers, self._triples, self._clock = cluster.carriers, triples, clock
         self._width, self._half = cluster.width, cluster.width // 2
         self._numbered = [[numbering(rank, 0) for rank in ranks] for ranks in cluster.carriers]
@@ -275,7 +277,7 @@ class _TripleWriter:
         number = _messages(len(chunks), self._triples.most)
         for part in range(number if chunks else 0):
             low, high = (len(chunks) * place // number for place in (part, part + 1))
-            self.moves.append(TemplateMessage(src, dst, chunks[low:high], start, end))
+            self.messages.append(TemplateMessage(src, dst, chunks[low:high], start, end))
 
     def _near(self, lane: int) -> tuple[int, int]:
         """Shares that a lane brings in the first round."""

@@ -88,9 +88,9 @@ class _MatchingRun:
     def answer(self) -> Synthesis:
         """Bound, replicate or match, and turn into a schedule."""
         with self._ending:
-            return self._best_way()
+            return self._best_path()
 
-    def _best_way(self) -> Synthesis:
+    def _best_path(self) -> Synthesis:
         best = self._replicated()
         for stage, search in (("rails", self._by_rails), ("owners", self._by_owners), ("matching", self._matched)):
             if best is not None and self._is_enough(best) and not self._may_be_resized(best):

@@ -239,10 +239,10 @@ class _OwnerPlan:
         if lanes is None:
             self._is_whole = False
             return
-        job = QueuedMessage(lanes[0], chunks, reduce, len(chunks) * self._chunk_mb, urgency, tells)
+        message = QueuedMessage(lanes[0], chunks, reduce, len(chunks) * self._chunk_mb, urgency, tells)
         if tells is not None:
             tells.missing += 1
         if after is None:
-            self.first.append(job)
+            self.first.append(message)
         else:
-            job.wait(after)
+            message.wait(after)

@@ -124,13 +124,13 @@ def _own_chunks_go_first(model: Any, task: ModelTask, v: _StepVariables, num_ste
 def _plan(task: ModelTask, v: _StepVariables, outcome: SolverOutcome, num_steps: int) -> Plan:
     q = task.quotient
     clock = 0
-    batches = []
+    messages = []
     for s in range(num_steps):
         end = clock + outcome.value(v.length[s])
         together: dict[int, list[int]] = {}
         for a in range(q.num_arcs):
             if (a, s) in v.x and outcome.value(v.x[a, s]):
                 together.setdefault(int(q.link_orbit[a]), []).append(a)
-        batches += [OrbitMessage(tuple(arcs), float(clock), float(end)) for _, arcs in sorted(together.items())]
+        messages += [OrbitMessage(tuple(arcs), float(clock), float(end)) for _, arcs in sorted(together.items())]
         clock = end
-    return tuple(batches)
+    return tuple(messages)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from taccl_py.synthesis.templates.moves import TemplateMessage
+from taccl_py.synthesis.templates.messages import TemplateMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Circulant:
         around = (math.floor(ideal), math.ceil(ideal))
         return min(around, key=lambda n: (n - 1 + self.period) * (alpha_us + whole_us / n))
 
-    def moves(self, ranks: tuple[int, ...], pieces: int) -> Iterator[TemplateMessage]:
+    def messages(self, ranks: tuple[int, ...], pieces: int) -> Iterator[TemplateMessage]:
         """Every piece to all ranks, the first of which is the root, in the order of rounds."""
         period = self.period
         # Rounds are counted so that the last piece begins in the last round of a period.

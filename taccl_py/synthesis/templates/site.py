@@ -255,12 +255,12 @@ class TemplateSite:
     def _preference(self, ranks: Sequence[int], load: Sequence[int]) -> Callable[[int, int], float]:
         """Cost of going on to a rank: that of the link, and a little for ranks that many others lead to."""
         members = set(ranks)
-        ways = {rank: sum(other in members for other in self.neighbours[rank]) for rank in ranks}
-        most = 1 + max(ways.values())
+        num_neighbours = {rank: sum(other in members for other in self.neighbours[rank]) for rank in ranks}
+        most = 1 + max(num_neighbours.values())
 
         def cost(src: int, dst: int) -> float:
             link_us = min(self._loaded_us(link, load) for link in self.topology.links_between[src, dst])
-            return link_us * (1 + 0.01 * ways[dst] / most)
+            return link_us * (1 + 0.01 * num_neighbours[dst] / most)
 
         return cost
 

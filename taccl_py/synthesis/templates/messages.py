@@ -37,7 +37,7 @@ class TemplateMessage:
     reduce: bool = False
 
 
-Moves = tuple[TemplateMessage, ...]
+TemplateMessages = tuple[TemplateMessage, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +50,26 @@ class TemplatePlan:
         What it is.
     chunks_per_rank
         Of the collective.
-    moves
+    messages
         What it does.
     """
 
     name: str
     chunks_per_rank: int
-    moves: Moves
+    messages: TemplateMessages
 
 
-def end_of(moves: Iterable[TemplateMessage]) -> float:
+def end_of(messages: Iterable[TemplateMessage]) -> float:
     """Time of the last arrival."""
-    return max((move.end for move in moves), default=0.0)
+    return max((message.end for message in messages), default=0.0)
 
 
-def shifted(moves: Iterable[TemplateMessage], by: float) -> Moves:
+def shifted(messages: Iterable[TemplateMessage], by: float) -> TemplateMessages:
     """The same moves later."""
-    return tuple(replace(move, start=move.start + by, end=move.end + by) for move in moves)
+    return tuple(replace(message, start=message.start + by, end=message.end + by) for message in messages)
 
 
-def in_turn(*parts: Moves) -> Moves:
+def in_turn(*parts: TemplateMessages) -> TemplateMessages:
     """All moves of one part, then those of the next."""
     found: list[TemplateMessage] = []
     for part in parts:
@@ -77,19 +77,21 @@ def in_turn(*parts: Moves) -> Moves:
     return tuple(found)
 
 
-def turned(moves: Moves, *, reduce: bool) -> Moves:
+def turned(messages: TemplateMessages, *, reduce: bool) -> TemplateMessages:
     """Every move the other way at the mirrored time; what spread copies collects sums, or what it spread."""
-    end = end_of(moves)
-    return tuple(TemplateMessage(m.dst, m.src, m.chunks, end - m.end, end - m.start, reduce) for m in reversed(moves))
+    end = end_of(messages)
+    return tuple(
+        TemplateMessage(m.dst, m.src, m.chunks, end - m.end, end - m.start, reduce) for m in reversed(messages)
+    )
 
 
-def in_pieces(moves: Moves, pieces: tuple[tuple[int, ...], ...]) -> Moves:
+def in_pieces(messages: TemplateMessages, pieces: tuple[tuple[int, ...], ...]) -> TemplateMessages:
     """Moves of pieces as moves of the chunks of each piece; empty pieces stay at home."""
     found = []
-    for move in moves:
-        chunks = tuple(chunk for piece in move.chunks for chunk in pieces[piece])
+    for message in messages:
+        chunks = tuple(chunk for piece in message.chunks for chunk in pieces[piece])
         if chunks:
-            found.append(replace(move, chunks=chunks))
+            found.append(replace(message, chunks=chunks))
     return tuple(found)
 
 
@@ -99,16 +101,16 @@ def cut(num_chunks: int, num_pieces: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(range(borders[i], borders[i + 1])) for i in range(num_pieces))
 
 
-def as_drafts(topology: Topology, chunk_bytes: float, moves: Moves) -> list[UntimedMessage] | None:
+def as_untimed(topology: Topology, chunk_bytes: float, messages: TemplateMessages) -> list[UntimedMessage] | None:
     """Moves on the cheapest links, parallel ones in turn; None if two ranks have no link."""
     load_us = [0.0] * len(topology.links)
-    drafts = []
-    for move in moves:
-        links = topology.links_between.get((move.src, move.dst))
+    untimed = []
+    for message in messages:
+        links = topology.links_between.get((message.src, message.dst))
         if links is None:
             return None
-        size = len(move.chunks) * chunk_bytes
+        size = len(message.chunks) * chunk_bytes
         link = min(links, key=lambda i: load_us[i] + topology.message_us(i, size))
         load_us[link] += topology.message_us(link, size)
-        drafts.append(UntimedMessage(link, move.chunks, move.start, move.end, move.reduce))
-    return drafts
+        untimed.append(UntimedMessage(link, message.chunks, message.start, message.end, message.reduce))
+    return untimed
