@@ -205,7 +205,7 @@ class _EfficientRun(_GreedyState):
         self.ready: dict[int, set[int]] = {link: set() for link in self.on_link}
 
     def _links_to_spare(self) -> list[int]:
-        """Costly links that a restart does without: often one relay that batches beats many that each pay alpha."""
+        """Costly links that a restart does without: often one relay that joins chunks beats many that each pay alpha."""
         alpha = {link: self.grid.alpha[arcs[0]] for link, arcs in self.on_link.items()}
         costly = [link for link in alpha if alpha[link] == max(alpha.values())]
         if not self.jitter or len(costly) in (1, len(alpha)) or self.rng.random() < PARAMS.all_links_probability:

@@ -359,7 +359,7 @@ def _cp_policy(search: Search, _solver: str) -> None:
 
 
 def _cp_without_symmetry(search: Search, _solver: str) -> None:
-    """Neighbourhood search on the whole problem, where chunks that the symmetry exchanges may go different ways."""
+    """Neighbourhood search on the whole problem, where chunks that the symmetry exchanges may take different paths."""
     problem = search.quotient.problem
     if (
         search.done

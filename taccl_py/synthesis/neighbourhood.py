@@ -118,7 +118,7 @@ def _quality(search: Search, plan: Plan) -> tuple[float, float]:
 
 
 def _part(search: Search, plan: Plan, rng: random.Random, size: int) -> Focus:
-    """Choose states that belong together in one of four ways, as many as `size` and the limit on arcs allow."""
+    """Choose states that belong together by one of four rules, as many as `size` and the limit on arcs allow."""
     q = search.quotient
     heads = q.head.tolist()
     states = [heads[arc] for message in plan for arc in message.arcs]

@@ -1,4 +1,4 @@
-"""Plan: what an engine decides on a quotient, and its way back to a schedule of the full problem."""
+"""Plan: what an engine decides on a quotient, and its lift to a schedule of the full problem."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def plan_end(plan: Plan) -> float:
 
 
 def lift(quotient: Quotient, plan: Sequence[OrbitMessage]) -> Schedule:
-    """Schedule of the full problem: every member of every batch that is of use, timed exactly."""
+    """Schedule of the full problem: every member of every message that is of use, timed exactly."""
     problem = quotient.problem
     untimed = []
     for message in _in_order(quotient, plan):
@@ -87,7 +87,7 @@ def on_grid(quotient: Quotient, grid: TimeGrid, joins: Mapping[int, int], plan: 
 
 
 def _in_order(quotient: Quotient, plan: Sequence[OrbitMessage]) -> list[OrbitMessage]:
-    """Batches by start, without arcs to a relay that sends the chunk to nobody who wants it (models do not mind them)."""
+    """Messages by start, without arcs to a relay that sends the chunk to nobody who wants it (models do not mind them)."""
     tails, heads = quotient.tail.tolist(), quotient.head.tolist()
     into: dict[int, list[int]] = {}
     for message in plan:

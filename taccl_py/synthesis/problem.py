@@ -86,7 +86,7 @@ class Problem:
         InputError
             If the sketch contradicts the topology.
         Infeasible
-            If some chunk has no way left.
+            If some chunk has no path left.
         """
         if sketch is not None:
             sketch.check_fits(topology)

@@ -167,11 +167,11 @@ def together_bound(machine: Topology, groups: Sequence[Sequence[int]], kind: Kin
     found = list(alone)
     for node, inside in enumerate(machine.node_ranks):
         is_inside = np.isin(np.arange(machine.num_ranks), inside)
-        for is_near, way in ((is_inside, "out"), (~is_inside, "in")):
+        for is_near, direction in ((is_inside, "out"), (~is_inside, "in")):
             amount = sum(_crossing(kind, [bool(is_near[rank]) for rank in ranks]) for ranks in groups)
             resources = finder.cheapest_cover(np.flatnonzero(usable & is_near[net.src] & ~is_near[net.dst]))
             if amount > 0 and resources is not None:
-                reason = f"bandwidth: {amount:.3g} times the data of a group through node {node}'s ports {way}"
+                reason = f"bandwidth: {amount:.3g} times the data of a group through node {node}'s ports {direction}"
                 found.append(Charge.cut(net, resources, idle_us, amount, reason).at(size_bytes))
     node_of = net.node_of
     resources = finder.cheapest_cover(np.flatnonzero(usable & (node_of[net.src] != node_of[net.dst])))

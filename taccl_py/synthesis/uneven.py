@@ -1,7 +1,7 @@
 """Chunks of unequal size: what makes a plan faster, and what makes it fit the size.
 
 A plan fixes which chunks go together over which links and in which order. With chunks of equal size that leaves links idle
-where a piece has a longer way than another, or leaves later. The sizes are free as long as the chunks of one rank's share (of
+where a piece has a longer path than another, or leaves later. The sizes are free as long as the chunks of one rank's shard (of
 the whole buffer where it is all the same) fill it, and then the time is the longest chain of messages: a linear program in the
 sizes and the starts. Its sizes are made multiples of a finer chunk, and the plan is timed anew.
 
@@ -111,10 +111,10 @@ def fit_to_size(answer: Synthesis, demand: Demand, limits: Limits, *, sized: Seq
 
 def usable_counts(demand: Demand) -> tuple[int, ...]:
     """Chunks per rank that cut the demanded size into whole elements, or powers of two where one chunk does not do so either."""
-    share = demand.collective(1)
-    elements = share.chunk_bytes(demand.size_bytes) / _ELEMENT_BYTES
-    copies = share.num_chunks * share.num_ranks
-    most = max(1, min(PARAMS.most_chunks // share.chunks_per_size, MAX_CHUNK_COPIES // copies))
+    shard = demand.collective(1)
+    elements = shard.chunk_bytes(demand.size_bytes) / _ELEMENT_BYTES
+    copies = shard.num_chunks * shard.num_ranks
+    most = max(1, min(PARAMS.most_chunks // shard.chunks_per_size, MAX_CHUNK_COPIES // copies))
     if elements >= 1 and elements == int(elements):
         return tuple(count for count in range(1, most + 1) if int(elements) % count == 0)
     return tuple(1 << bit for bit in range(most.bit_length()))
@@ -139,20 +139,20 @@ def recut(schedule: Schedule, counts: Sequence[int], limits: Limits) -> Schedule
     PackageMissing
         If highspy is not installed.
     """
-    shares = _shares(schedule.collective)
+    shards = _shards(schedule.collective)
     pairs = sum(len(message.chunks) for message in schedule.messages)
-    if len(shares[0]) == 1 or len(schedule.messages) > PARAMS.most_messages or pairs > PARAMS.most_pairs:
+    if len(shards[0]) == 1 or len(schedule.messages) > PARAMS.most_messages or pairs > PARAMS.most_pairs:
         return None
     deadline = limits.deadline()
     untimed = drafts_of(schedule)
     best = schedule if schedule.collective.chunks_per_rank in counts else None
     least_us = math.inf
     while deadline.left > 0 and not limits.stop.is_set():
-        found = _best_sizes(schedule, untimed, shares, limits.within(deadline.left))
+        found = _best_sizes(schedule, untimed, shards, limits.within(deadline.left))
         if found is None or found.time_us > least_us * (1 - PARAMS.least_gain):
             break
         least_us = found.time_us
-        best = _best_cut(schedule, untimed, shares, found, counts, best)
+        best = _best_cut(schedule, untimed, shards, found, counts, best)
         if len(untimed) > PARAMS.most_reordered:
             break
         sizes_bytes = [
@@ -166,14 +166,14 @@ def _equal_cut(schedule: Schedule, counts: Sequence[int], limits: Limits) -> Sch
     """The same plan with chunks as equal as one of the counts allows."""
     equal = Sizes((1.0,) * schedule.collective.num_chunks, 0.0)
     return _best_cut(
-        schedule, drafts_of(schedule), _shares(schedule.collective), equal, counts, None, limits.countdown()
+        schedule, drafts_of(schedule), _shards(schedule.collective), equal, counts, None, limits.countdown()
     )
 
 
 def _best_cut(
     schedule: Schedule,
     untimed: Sequence[UntimedMessage],
-    shares: list[range],
+    shards: list[range],
     found: Sizes,
     counts: Sequence[int],
     best: Schedule | None,
@@ -187,7 +187,7 @@ def _best_cut(
         return best
     cuts, times_us = [], list[float]()
     for count in _spread(schedule.collective.chunks_per_rank, counts):
-        cut = _ChunkCut.of(schedule, shares, found, count)
+        cut = _ChunkCut.of(schedule, shards, found, count)
         cuts.append(cut)
         times_us.append(cut.time_us(schedule, untimed))
         # What is too many chunks for one message only becomes more messages with finer ones, which take longer to time.
@@ -214,14 +214,14 @@ def _spread(least: int, counts: Sequence[int]) -> list[int]:
     return found
 
 
-def _shares(collective: Collective) -> list[range]:
+def _shards(collective: Collective) -> list[range]:
     """Chunks among which data can be moved: they start at the same places and are wanted at the same places."""
     size = collective.num_chunks if collective.kind is Kind.ALLREDUCE else collective.chunks_per_rank
     return [range(first, first + size) for first in range(0, collective.num_chunks, size)]
 
 
 def _best_sizes(
-    schedule: Schedule, untimed: Sequence[UntimedMessage], shares: list[range], limits: Limits
+    schedule: Schedule, untimed: Sequence[UntimedMessage], shards: list[range], limits: Limits
 ) -> Sizes | None:
     """Sizes for which the longest chain of messages is shortest."""
     topology = schedule.topology
@@ -234,7 +234,7 @@ def _best_sizes(
 
     deliveries = find_deliveries(topology, untimed)
     chains = Chains(
-        shares,
+        shards,
         [message.chunks for message in untimed],
         [costs(message.link) for message in untimed],
         [sorted(brought_by) for brought_by in deliveries],
@@ -265,12 +265,12 @@ class _ChunkCut:
     chunks_per_rank: int
 
     @staticmethod
-    def of(schedule: Schedule, shares: list[range], found: Sizes, chunks_per_rank: int) -> _ChunkCut:
+    def of(schedule: Schedule, shards: list[range], found: Sizes, chunks_per_rank: int) -> _ChunkCut:
         """As near to the sizes as whole chunks are."""
         factor = chunks_per_rank / schedule.collective.chunks_per_rank
         units: list[int] = []
-        for share in shares:
-            units += apportion([found.sizes[chunk] for chunk in share], round(factor * len(share)))
+        for shard in shards:
+            units += apportion([found.sizes[chunk] for chunk in shard], round(factor * len(shard)))
         return _ChunkCut(tuple(units), chunks_per_rank)
 
     def time_us(self, schedule: Schedule, untimed: Sequence[UntimedMessage]) -> float:

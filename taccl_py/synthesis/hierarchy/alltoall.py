@@ -66,7 +66,7 @@ def shuttle_us(cluster: LaneCluster, shuttle: Shuttle, pair_bytes: float) -> flo
 
 
 def alltoall_messages(cluster: LaneCluster, shuttle: Shuttle, pair_bytes: float) -> TemplateMessages:
-    """Moves of an AllToAll with one chunk for each pair of ranks."""
+    """Messages of an AllToAll with one chunk for each pair of ranks."""
     writer = _AllToAllWriter(cluster, shuttle)
     others = len(cluster.nodes) - 1
     step_us, steps = shuttle.step_us(cluster, pair_bytes), shuttle.steps(cluster)
@@ -82,7 +82,7 @@ def alltoall_messages(cluster: LaneCluster, shuttle: Shuttle, pair_bytes: float)
     for back in range(1, others + 1):
         for before in (False, True):
             start = max(free_us, gathered_us[back] if before else 0.0)
-            part = writer.share(back, before=before)
+            part = writer.shard(back, before=before)
             if part:
                 free_us = start + cluster.lane_us(pair_bytes * part)
                 writer.cross(back, start, free_us, before=before)
@@ -105,7 +105,7 @@ class _LaneMessage:
 
 
 class _AllToAllWriter:
-    """Moves of all nodes and lanes."""
+    """Messages of all nodes and lanes."""
 
     def __init__(self, cluster: LaneCluster, shuttle: Shuttle) -> None:
         self.messages: list[TemplateMessage] = []
@@ -113,8 +113,8 @@ class _AllToAllWriter:
         self._ranks = cluster.carriers
         self._width, self._number = cluster.width, len(cluster.nodes)
 
-    def share(self, back: int, *, before: bool) -> int:
-        """Lanes' worth of data that goes to a node in one of the two ways."""
+    def shard(self, back: int, *, before: bool) -> int:
+        """Lanes' worth of data that goes to a node before or after the others."""
         is_behind = [self._shuttle.is_behind(self._cluster, back, offset) for offset in range(self._width)]
         return is_behind.count(not before)
 

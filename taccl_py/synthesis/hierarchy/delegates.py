@@ -142,7 +142,7 @@ def delegate_times(cluster: LaneCluster, delegation: Delegation, pair_bytes: flo
 
 
 def delegate_messages(cluster: LaneCluster, delegation: Delegation, times: DelegateTimes) -> TemplateMessages:
-    """Moves of an AllToAll with one chunk for each pair of ranks, at these times."""
+    """Messages of an AllToAll with one chunk for each pair of ranks, at these times."""
     plan = _DelegatePlan(cluster, delegation)
     messages: list[TemplateMessage] = []
     for node in range(len(cluster.nodes)):
@@ -262,7 +262,7 @@ class _DelegatePlan:
     def inside(
         self, node: int, carried: Mapping[_DelegateMessage, Sequence[int]], stage: Stage
     ) -> Iterator[TemplateMessage]:
-        """Moves of an exchange inside a node."""
+        """Messages of an exchange inside a node."""
         ranks, starts = self.cluster.nodes[node], stage.starts_us()
         for message, chunks in sorted(carried.items()):
             start = starts[message.step]
@@ -300,7 +300,7 @@ class _DelegatePlan:
             yield _DelegateMessage(((dst - src) % len(self._node(leap.node)) - 1) // self.cluster.at_once, src, dst)
 
     def _parents_from(self, source: int) -> Sequence[int]:
-        """The rank before each rank on the way from a source inside its node."""
+        """The rank before each rank on the path from a source inside its node."""
         if source not in self._parents:
             self._parents[source] = self.cluster.site.inside.path_parents(source)
         return self._parents[source]

@@ -1,6 +1,6 @@
 """Engine ``hierarchy``: nodes and what joins them are looked at apart, and put together as one pipeline.
 
-Many ways to do so are estimated on one node and one lane, which stand for all; the most promising ones are written out for the
+Many strategies are estimated on one node and one lane, which stand for all; the most promising ones are written out for the
 whole machine, timed exactly, and the fastest one is kept.
 """
 
@@ -96,7 +96,7 @@ def _check(demand: Demand) -> None:
 
 
 def _promising(demand: Demand, limits: Limits) -> Iterator[HierarchyStrategy]:
-    """The most promising ways first, and not many of them; of those that can be estimated in time, and a moment it is always."""
+    """The most promising strategies first, and not many of them; of those that can be estimated in time, and a moment it is always."""
     over = limits.countdown(least_seconds=PARAMS.least_estimation_seconds)
     found: list[HierarchyStrategy] = []
     for strategy in strategies(demand, limits):

@@ -39,7 +39,7 @@ def exchange_stages(cluster: LaneCluster, inside: str, pieces: Sequence[int], ch
 def exchange_messages(
     cluster: LaneCluster, back: LaneCluster, inside: str, rows: Sequence[Sequence[Stage]], numbering: Numbering
 ) -> TemplateMessages | None:
-    """Moves of the stages.
+    """Messages of the stages.
 
     Parameters
     ----------

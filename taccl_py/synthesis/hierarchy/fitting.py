@@ -1,4 +1,4 @@
-"""From a plan of moves to a schedule: links, what is copied together, exact times, and the better of two orders."""
+"""From a plan of messages to a schedule: links, what is copied together, exact times, and the better of two orders."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def fitted(demand: Demand, plan: TemplatePlan, over: Over = never) -> Schedule |
 
 @dataclass(frozen=True)
 class _TimedMessages:
-    """Drafts with exact times, and what lies where in scratch."""
+    """Untimed messages with exact times, and what lies where in scratch."""
 
     untimed: Sequence[UntimedMessage]
     scratch: Scratch
@@ -63,7 +63,7 @@ class _TimedMessages:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The drafts as messages."""
+        """The untimed messages as messages."""
         return tuple(Message(d.link, d.chunks, d.start, d.end, d.reduce, d.packed) for d in self.untimed)
 
 
@@ -95,7 +95,7 @@ class _Blocks:
         return {border: place for place, border in enumerate(self.borders)}
 
     def coarse(self, message: UntimedMessage) -> UntimedMessage:
-        """The draft with blocks instead of chunks."""
+        """The message with blocks instead of chunks."""
         place = self._place
         chunks = tuple(place[chunk] for chunk in message.chunks if chunk in place)
         return UntimedMessage(

@@ -1,4 +1,4 @@
-"""AllGather over nodes, from an outline to moves; ReduceScatter and AllReduce follow from it."""
+"""AllGather over nodes, from an outline to messages; ReduceScatter and AllReduce follow from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Numbering = Callable[[int, int], tuple[int, ...]]
 def allgather_messages(
     cluster: LaneCluster, outline: Outline, times: OutlineTimeline, numbering: Numbering
 ) -> TemplateMessages | None:
-    """Moves that bring every rank's chunks to every rank; None if some node cannot hand out in the outline's way.
+    """Messages that bring every rank's chunks to every rank; None if some node cannot hand out as the outline needs it.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def allgather_messages(
     return tuple(sorted(messages, key=lambda message: message.start))
 
 
-def by_share(pieces: Sequence[int]) -> Numbering:
+def by_shard(pieces: Sequence[int]) -> Numbering:
     """Chunks as an AllGather has them: each rank's follow each other."""
     starts = _starts(pieces)
     per_rank = sum(pieces)
@@ -78,7 +78,7 @@ def _starts(pieces: Sequence[int]) -> list[int]:
 def hand_out(
     cluster: LaneCluster, inside: str, held: Mapping[int, tuple[int, ...]], near: Stage, far: Stage
 ) -> list[TemplateMessage] | None:
-    """Everything that ranks hold to all others of their nodes, in the steps of two stages; None if there is no way."""
+    """Everything that ranks hold to all others of their nodes, in the steps of two stages; None if there is no path."""
     starts = [*zip(near.starts_us(), near.step_us, strict=True), *zip(far.starts_us(), far.step_us, strict=True)]
     if inside == PATHS:
         flooded = flood(cluster.site.inside, cluster.nodes, {rank: held.get(rank, ()) for rank in _all(cluster)})
@@ -130,7 +130,7 @@ def _partner(place: int, turn: int, size: int) -> int:
 
 
 def _across(sent: Sequence[tuple[TemplateMessage, ...]], stage: Stage) -> list[TemplateMessage]:
-    """Moves of every lane, one after the other."""
+    """Messages of every lane, one after the other."""
     duration = stage.end_us - stage.start_us
     messages = []
     for of_lane in sent:

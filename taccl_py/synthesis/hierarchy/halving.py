@@ -2,7 +2,7 @@
 
 A node adds up what it has for others and passes it on: half of everything to the node on the other side of the cluster, half of the
 rest to one of its own half, and so on, until few nodes are left that have added up the same part for all. These *exchange* sums: of
-two of them each sends the whole part once instead of half of it twice. Then everything goes back the same way, and is handed
+two of them each sends the whole part once instead of half of it twice. Then everything goes back along the same paths, and is handed
 out. Lanes do so each for themselves, and need no more bandwidth than a ReduceScatter and an AllGather.
 
 What is added up first and what is handed out last keep the lanes waiting. So the largest step goes in several messages, of which the
@@ -120,7 +120,7 @@ class Halving:
     units
         Sizes in chunks, a column each; see `HalvingShape`.
     chunks_per_rank
-        Chunks that a rank's share is cut into.
+        Chunks that a rank's shard is cut into.
     courses, stages
         What there is to do for every piece, and when.
     """
@@ -149,22 +149,22 @@ class Halving:
 
 
 def halvings(
-    cluster: LaneCluster, insides: Sequence[str], share_bytes: float, counts: Sequence[int], limits: Limits
+    cluster: LaneCluster, insides: Sequence[str], shard_bytes: float, counts: Sequence[int], limits: Limits
 ) -> Iterator[Halving]:
-    """Ways to halve and double with their times; none where nodes differ or are not 2^n.
+    """Variants of halving and doubling with their times; none where nodes differ or are not 2^n.
 
     Parameters
     ----------
     cluster, insides
         The machine, and how its nodes may hand out.
-    share_bytes
+    shard_bytes
         What one rank would have of the sum.
     counts
         Into how many chunks that may be cut, ascending.
     limits
         Time after which no more sizes are looked for, and the user's interrupt.
     """
-    planner = _Planner.of(cluster, share_bytes)
+    planner = _Planner.of(cluster, shard_bytes)
     if planner is None:
         return
     shapes = sorted(
@@ -227,12 +227,12 @@ class _Planner:
     lane_bytes: float
 
     @staticmethod
-    def of(cluster: LaneCluster, share_bytes: float) -> _Planner | None:
+    def of(cluster: LaneCluster, shard_bytes: float) -> _Planner | None:
         """None where the machine is not of the sort."""
         nodes, sizes = len(cluster.nodes), {len(ranks) for ranks in cluster.nodes}
         if nodes & (nodes - 1) or len(sizes) > 1 or sizes.pop() % cluster.width:
             return None
-        return _Planner(cluster, share_bytes * cluster.sharing * nodes)
+        return _Planner(cluster, shard_bytes * cluster.sharing * nodes)
 
     def groups(self, shape: HalvingShape) -> int:
         """Groups of nodes that exchange sums."""
@@ -395,7 +395,7 @@ def _tasks(shape: HalvingShape) -> tuple[list[HalvingStage], tuple[PieceStages, 
 
 
 def halving_messages(cluster: LaneCluster, back: LaneCluster, halving: Halving) -> TemplateMessages | None:
-    """Moves of the stages; None if some node cannot hand out.
+    """Messages of the stages; None if some node cannot hand out.
 
     Parameters
     ----------
@@ -410,7 +410,7 @@ def halving_messages(cluster: LaneCluster, back: LaneCluster, halving: Halving) 
 
 
 class _HalvingWriter:
-    """Moves of all nodes."""
+    """Messages of all nodes."""
 
     def __init__(self, cluster: LaneCluster, back: LaneCluster, halving: Halving) -> None:
         self.messages: list[TemplateMessage] = []

@@ -264,7 +264,7 @@ class RankLoad:
 
 
 def insides(cluster: LaneCluster) -> list[str]:
-    """Ways to hand out inside nodes."""
+    """Patterns of handing out inside nodes."""
     if not cluster.site.linked_inside_nodes:
         return [PATHS]
     sizes = {len(ranks) for ranks in cluster.nodes}

@@ -75,7 +75,7 @@ class Relays:
 
     def allgather(self) -> TemplateMessages:
         """AllGather of one chunk of each rank."""
-        writer = _RelayWriter(self.passage.net.topology, _share)
+        writer = _RelayWriter(self.passage.net.topology, _shard)
         for src in self._nodes[0]:
             own = self._visits({src: 0.0})
             for rank, visit in own.items():
@@ -115,7 +115,7 @@ class Relays:
 
     @cached_property
     def _inside(self) -> tuple[tuple[_RelayStep, ...], ...]:
-        """Ways from every rank to its neighbours in its node."""
+        """Links from every rank to its neighbours in its node."""
         net = self.passage.net
         found: list[list[_RelayStep]] = [[] for _ in range(net.num_ranks)]
         crossing = set(self.passage.crossing)
@@ -144,7 +144,7 @@ class Relays:
             writer.hand(rank, self._crossing(coming[rank]) if visit.before is None else visit, RelayPiece(src, src))
 
     def _visits(self, roots_us: Mapping[int, float]) -> dict[int, Visit]:
-        """Quickest ways inside a node from ranks that have something from given times on.
+        """Quickest paths inside a node from ranks that have something from given times on.
 
         Nothing is under way when the first message from another node arrives, so that links are free for what it brings.
         """
@@ -180,7 +180,7 @@ class RelayPiece:
     dst: int
 
 
-def _share(piece: RelayPiece, _num_ranks: int) -> int:
+def _shard(piece: RelayPiece, _num_ranks: int) -> int:
     return piece.src
 
 
@@ -199,7 +199,7 @@ class _RelayMessage:
 
 
 class _RelayWriter:
-    """Moves of all nodes, written for the first one."""
+    """Messages of all nodes, written for the first one."""
 
     def __init__(self, topology: Topology, number: Callable[[RelayPiece, int], int]) -> None:
         self._topology, self._number = topology, number

@@ -144,7 +144,7 @@ def _deal_steps(cluster: LaneCluster, course: BroadcastVariant, load: RankLoad) 
 def broadcast_messages(
     cluster: LaneCluster, course: BroadcastVariant, times: CourseTimes, root: int
 ) -> TemplateMessages | None:
-    """Moves of a Broadcast; None if some node cannot hand out in the course's way."""
+    """Messages of a Broadcast; None if some node cannot hand out as the course needs it."""
     home = cluster.site.topology.node_of[root]
     order = [(home + place) % len(cluster.nodes) for place in range(len(cluster.nodes))]
     messages: list[TemplateMessage] = []

@@ -1,4 +1,4 @@
-"""Ways: everything that the engine could do on a machine, with estimates, and how to write it out."""
+"""Strategies: everything that the engine could do on a machine, with estimates, and how to write it out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from taccl_py.synthesis.hierarchy.bundles import Bundles
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.delegates import DelegateTimes, Delegation, delegate_messages, delegate_times, spreads
 from taccl_py.synthesis.hierarchy.exchange import exchange_messages, exchange_stages
-from taccl_py.synthesis.hierarchy.gather import allgather_messages, by_piece, by_share
+from taccl_py.synthesis.hierarchy.gather import allgather_messages, by_piece, by_shard
 from taccl_py.synthesis.hierarchy.grid import GridTimes, LaneGrid, grid_messages, grid_times, grids
 from taccl_py.synthesis.hierarchy.halving import Halving, halving_messages, halvings
 from taccl_py.synthesis.hierarchy.outline import PATHS, Outline, OutlineTimeline, insides, rounds_to_hear, timeline
@@ -31,7 +31,7 @@ from taccl_py.synthesis.hierarchy.rooted import (
     broadcast_messages,
     course_times,
 )
-from taccl_py.synthesis.hierarchy.shares import shard_messages
+from taccl_py.synthesis.hierarchy.shards import shard_messages
 from taccl_py.synthesis.hierarchy.stages import Stage
 from taccl_py.synthesis.hierarchy.stripes import striped, stripes_pipeline
 from taccl_py.synthesis.hierarchy.sums import SumExchange
@@ -62,13 +62,13 @@ class HierarchyStrategy:
 
 
 def strategies(demand: Demand, limits: Limits) -> Iterator[HierarchyStrategy]:
-    """Every way to serve a demand; none if the machine's nodes are not linked as needed. The limits are for what solvers find.
+    """Every strategy to serve a demand; none if the machine's nodes are not linked as needed. The limits are for what solvers find.
 
     A Reduce has none of its own: it is made from a Broadcast.
     """
     topology = demand.topology
-    share_bytes = demand.chunk_bytes(demand.collective(1))
-    forth, back = (_cluster(machine, share_bytes) for machine in (topology, topology.reversed()))
+    shard_bytes = demand.chunk_bytes(demand.collective(1))
+    forth, back = (_cluster(machine, shard_bytes) for machine in (topology, topology.reversed()))
     if forth is None or back is None:
         return
     match demand.kind:
@@ -101,8 +101,8 @@ def strategies(demand: Demand, limits: Limits) -> Iterator[HierarchyStrategy]:
             yield from _relays(demand, forth, limits)
 
 
-def _cluster(topology: Topology, share_bytes: float) -> LaneCluster | None:
-    return LaneCluster.of(TemplateSite(topology, share_bytes))
+def _cluster(topology: Topology, shard_bytes: float) -> LaneCluster | None:
+    return LaneCluster.of(TemplateSite(topology, shard_bytes))
 
 
 def _pieces(demand: Demand, unit: int = 1, known: Sequence[tuple[int, ...]] = PARAMS.cuts) -> Iterator[tuple[int, ...]]:
@@ -122,12 +122,12 @@ def _pieces(demand: Demand, unit: int = 1, known: Sequence[tuple[int, ...]] = PA
 
 def _outlines(demand: Demand, cluster: LaneCluster) -> Iterator[tuple[Outline, OutlineTimeline]]:
     """Outlines of an AllGather with their times."""
-    share_bytes = demand.chunk_bytes(demand.collective(1))
+    shard_bytes = demand.chunk_bytes(demand.collective(1))
     lanes = cluster.width if cluster.is_even else 1
     for inside, rounds in product(insides(cluster), rounds_to_hear(len(cluster.nodes), lanes)):
         for spread, pieces in product(_spreads(cluster, inside, max(map(len, rounds))), _pieces(demand)):
             outline = Outline(rounds, spread, inside, pieces)
-            yield outline, timeline(cluster, outline, share_bytes / sum(pieces))
+            yield outline, timeline(cluster, outline, shard_bytes / sum(pieces))
 
 
 def _spreads(cluster: LaneCluster, inside: str, widest: int) -> list[int]:
@@ -139,7 +139,7 @@ def _spreads(cluster: LaneCluster, inside: str, widest: int) -> list[int]:
 
 def _gathers(demand: Demand, cluster: LaneCluster, *, reduce: bool) -> Iterator[HierarchyStrategy]:
     def write(outline: Outline, times: OutlineTimeline) -> TemplatePlan | None:
-        messages = allgather_messages(cluster, outline, times, by_share(outline.pieces))
+        messages = allgather_messages(cluster, outline, times, by_shard(outline.pieces))
         return _plan(outline.name, sum(outline.pieces), messages, reduce=reduce)
 
     for outline, times in _outlines(demand, cluster):
@@ -149,7 +149,7 @@ def _gathers(demand: Demand, cluster: LaneCluster, *, reduce: bool) -> Iterator[
 def _plan(
     name: str, chunks_per_rank: int, messages: TemplateMessages | None, *, reduce: bool = False
 ) -> TemplatePlan | None:
-    """The plan, turned around for sums; None where there are no moves."""
+    """The plan, turned around for sums; None where there are no messages."""
     if messages is None:
         return None
     return TemplatePlan(name, chunks_per_rank, turned(messages, reduce=True) if reduce else messages)
@@ -163,7 +163,7 @@ def _gathered(
     forth: LaneCluster,
     back: LaneCluster,
 ) -> TemplatePlan | None:
-    """The moves of an AllGather, those of one backwards for a ReduceScatter, or both in turn for an AllReduce."""
+    """The messages of an AllGather, those of one backwards for a ReduceScatter, or both in turn for an AllReduce."""
     if demand.kind is not Kind.ALLREDUCE:
         return _plan(name, chunks_per_rank, messages(forth), reduce=demand.kind is Kind.REDUCESCATTER)
     spread, gathered = messages(back), messages(forth)
@@ -178,7 +178,7 @@ def _both(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterator[Hie
     def write(outline: Outline, times: OutlineTimeline) -> TemplatePlan | None:
         # Where lanes carry whole nodes, nodes that follow each other lie together; else what one lane carries does.
         nodes = outline.spread == forth.width and len(outline.pieces) == 1
-        numbering = by_share(outline.pieces) if nodes else by_piece(forth, outline.pieces)
+        numbering = by_shard(outline.pieces) if nodes else by_piece(forth, outline.pieces)
         messages = partial(allgather_messages, outline=outline, times=times, numbering=numbering)
         return _gathered(demand, outline.name, sum(outline.pieces), messages, forth, back)
 
@@ -190,15 +190,15 @@ def _triples(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterator[
     """AllGather in three messages of every lane, ReduceScatter as that backwards, AllReduce as both."""
     if demand.chunks_per_rank not in (None, 1):
         return
-    share_bytes = demand.chunk_bytes(demand.collective(1))
+    shard_bytes = demand.chunk_bytes(demand.collective(1))
 
     def write(triples: Triples) -> TemplatePlan | None:
         def messages(cluster: LaneCluster) -> TemplateMessages:
-            return triple_messages(cluster, triples, share_bytes, by_share((1,)))
+            return triple_messages(cluster, triples, shard_bytes, by_shard((1,)))
 
         return _gathered(demand, triples.name, 1, messages, forth, back)
 
-    free, limited = (Triples.of(forth, share_bytes, most) for most in (None, MAX_COUNT))
+    free, limited = (Triples.of(forth, shard_bytes, most) for most in (None, MAX_COUNT))
     for triples in (free, limited):
         # Where so little goes together both are the same.
         if triples is not None and (triples is free or free is None or triples.end_us > free.end_us):
@@ -213,10 +213,10 @@ def _exchanges(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterato
         name = f"exchange, {inside} inside, pieces of {'-'.join(map(str, pieces))}"
         return _plan(name, sum(pieces), messages)
 
-    share_bytes = demand.chunk_bytes(demand.collective(1))
+    shard_bytes = demand.chunk_bytes(demand.collective(1))
     for inside in insides(forth):
         for pieces in _pieces(demand):
-            rows = exchange_stages(forth, inside, pieces, share_bytes / sum(pieces))
+            rows = exchange_stages(forth, inside, pieces, shard_bytes / sum(pieces))
             if rows:
                 end_us = max(stage.end_us for row in rows for stage in row)
                 yield HierarchyStrategy(end_us, partial(write, inside, pieces, rows))
@@ -230,26 +230,26 @@ def _halvings(demand: Demand, forth: LaneCluster, back: LaneCluster, limits: Lim
 
     if not forth.site.linked_inside_nodes:
         return
-    share_bytes = demand.chunk_bytes(demand.collective(1))
-    for halving in halvings(forth, insides(forth), share_bytes, _counts(demand), limits):
+    shard_bytes = demand.chunk_bytes(demand.collective(1))
+    for halving in halvings(forth, insides(forth), shard_bytes, _counts(demand), limits):
         yield HierarchyStrategy(halving.end_us, partial(write, halving))
 
 
 def _counts(demand: Demand) -> tuple[int, ...]:
-    """Chunks that a rank's share may be cut into."""
+    """Chunks that a rank's shard may be cut into."""
     wanted = demand.chunks_per_rank
     return usable_counts(demand) if wanted is None else (wanted,)
 
 
 def _tapers(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterator[HierarchyStrategy]:
     """AllGather to one node after the other, ReduceScatter as that backwards, AllReduce as both."""
-    share_bytes = demand.chunk_bytes(demand.collective(1))
+    shard_bytes = demand.chunk_bytes(demand.collective(1))
 
     def write(taper: Taper) -> TemplatePlan | None:
-        messages = partial(taper_messages, taper=taper, share_bytes=share_bytes)
+        messages = partial(taper_messages, taper=taper, shard_bytes=shard_bytes)
         return _gathered(demand, taper.name, taper.chunks_per_rank, messages, forth, back)
 
-    for taper in tapers(forth, insides(forth), share_bytes, _counts(demand)):
+    for taper in tapers(forth, insides(forth), shard_bytes, _counts(demand)):
         yield HierarchyStrategy((1 + (demand.kind is Kind.ALLREDUCE)) * taper.end_us, partial(write, taper))
 
 
@@ -260,10 +260,10 @@ def _grids(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrategy]:
         return _plan(grid.name, sum(grid.pieces), grid_messages(cluster, grid, times))
 
     def found(grid: LaneGrid) -> HierarchyStrategy:
-        times = grid_times(cluster, grid, share_bytes / sum(grid.pieces))
+        times = grid_times(cluster, grid, shard_bytes / sum(grid.pieces))
         return HierarchyStrategy(times.end_us, partial(write, grid, times))
 
-    share_bytes = demand.chunk_bytes(demand.collective(1))
+    shard_bytes = demand.chunk_bytes(demand.collective(1))
     first, *others = [*_pieces(demand)] or [()]
     whole = [(found(grid), grid) for grid in grids(cluster, first)] if first else []
     whole.sort(key=lambda each: each[0].estimate_us)

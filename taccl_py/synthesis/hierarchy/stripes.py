@@ -40,7 +40,7 @@ class Stripes:
 
 
 def striped(cluster: LaneCluster) -> list[Stripes]:
-    """Ways to pass on; none where nodes differ in size, or ranks of a node, or those of a place in all nodes, are not all linked."""
+    """Variants of passing on; none where nodes differ in size, or ranks of a node, or those of a place in all nodes, are not all linked."""
     nodes, linked = cluster.nodes, cluster.site.linked
     places = len(nodes[0])
     if places < 2 or any(len(ranks) != places for ranks in nodes) or not cluster.site.linked_inside_nodes:

@@ -85,7 +85,7 @@ class SumExchange:
         return tuple(sorted(messages, key=lambda message: (message.start, message.src, message.dst)))
 
     def _parts(self, node: int, chunks: tuple[int, ...]) -> Iterator[list[TemplateMessage]]:
-        """Moves into one node: rounds inside it, what comes from the other one, to hubs, and from hubs."""
+        """Messages into one node: rounds inside it, what comes from the other one, to hubs, and from hubs."""
         hop, here, there = self.hop_us, self.nodes[node], self.nodes[1 - node]
         came_us = hop + self.across_us
         met_us = came_us + hop
@@ -116,7 +116,7 @@ def _has_own_ports(topology: Topology, crossing: tuple[int, ...]) -> bool:
 
 
 def _neighbours(topology: Topology) -> tuple[tuple[int, ...], ...] | None:
-    """Places linked both ways with each place of a node; None where nodes differ."""
+    """Places linked in both directions with each place of a node; None where nodes differ."""
     found = []
     for ranks in topology.node_ranks:
         linked = topology.links_between

@@ -5,10 +5,10 @@ a ring of nodes. Inside the nodes this doubles, until half the lanes know all th
 much of the other side as they need for the second round. In it the lanes bring what is left, each from a node of its own, but for a
 part that all lanes bring, third, while what came in the second round is handed out: what comes last needs no handing out.
 
-How much comes in which way is balanced: the third messages and the handing out end together. What goes together lies together, in
+The parts of the three messages are balanced: the third messages and the handing out end together. What goes together lies together, in
 the order of the ring, so that sums backwards can do the same.
 
-Runtimes carry so many chunks in a message, and every share is one, so that handing out may take more messages than the plan has. There
+Runtimes carry so many chunks in a message, and every shard is one, so that handing out may take more messages than the plan has. There
 is another plan for that, which is as slow as its program; the first one is for what has no such limit.
 """
 
@@ -84,14 +84,14 @@ class Triples:
         )
 
     @staticmethod
-    def of(cluster: LaneCluster, share_bytes: float, most: int | None = None) -> Triples | None:
+    def of(cluster: LaneCluster, shard_bytes: float, most: int | None = None) -> Triples | None:
         """The best ones with so many shares in a message; None where nodes are too few or too many, or not of the sort."""
         width, nodes = cluster.width, len(cluster.nodes)
         if not cluster.is_even or not cluster.site.linked_inside_nodes or width < 2 or width & (width - 1):
             return None
         if nodes < width + 2:
             return None
-        return _LaneClock.of(cluster, share_bytes, most).best()
+        return _LaneClock.of(cluster, shard_bytes, most).best()
 
 
 @dataclass(frozen=True)
@@ -118,13 +118,13 @@ class _LaneClock:
     most: int | None
 
     @staticmethod
-    def of(cluster: LaneCluster, share_bytes: float, most: int | None) -> _LaneClock:
+    def of(cluster: LaneCluster, shard_bytes: float, most: int | None) -> _LaneClock:
         """Look at a cluster."""
         width = cluster.width
         total = width * len(cluster.nodes)
         inside_us, lane_us = (
             tuple(
-                message_us(share_bytes * number) + (_messages(number, most) - 1) * message_us(0.0)
+                message_us(shard_bytes * number) + (_messages(number, most) - 1) * message_us(0.0)
                 for number in range(total + 1)
             )
             for message_us in (cluster.node_us, cluster.lane_us)
@@ -220,22 +220,22 @@ class _LaneClock:
 
 
 def triple_messages(
-    cluster: LaneCluster, triples: Triples, share_bytes: float, numbering: Numbering
+    cluster: LaneCluster, triples: Triples, shard_bytes: float, numbering: Numbering
 ) -> TemplateMessages:
-    """Moves of an AllGather of one piece; see `taccl_py.synthesis.hierarchy.gather.allgather_messages`."""
-    writer = _TripleWriter(cluster, triples, _LaneClock.of(cluster, share_bytes, triples.most), numbering)
+    """Messages of an AllGather of one piece; see `taccl_py.synthesis.hierarchy.gather.allgather_messages`."""
+    writer = _TripleWriter(cluster, triples, _LaneClock.of(cluster, shard_bytes, triples.most), numbering)
     for node in range(len(cluster.nodes)):
         writer.write(node)
     return tuple(sorted(writer.messages, key=lambda message: message.start))
 
 
-def _messages(shares: int, most: int | None) -> int:
+def _messages(shards: int, most: int | None) -> int:
     """Messages that so many shares need."""
-    return 1 if most is None else max(1, -(-shares // most))
+    return 1 if most is None else max(1, -(-shards // most))
 
 
 class _TripleWriter:
-    """Moves of all nodes."""
+    """Messages of all nodes."""
 
     def __init__(self, cluster: LaneCluster, triples: Triples, clock: _LaneClock, numbering: Numbering) -> None:
         self.messages: list[TemplateMessage] = []
@@ -269,8 +269,8 @@ class _TripleWriter:
         number, width = len(self._numbered), self._width
         return tuple(
             chunk
-            for share in range(low, high)
-            for chunk in self._numbered[(node + share // width) % number][share % width]
+            for shard in range(low, high)
+            for chunk in self._numbered[(node + shard // width) % number][shard % width]
         )
 
     def _add(self, src: int, dst: int, chunks: tuple[int, ...], start: float, end: float) -> None:

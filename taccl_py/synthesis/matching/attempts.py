@@ -44,7 +44,7 @@ ROUTED = {
 
 @dataclass(frozen=True, slots=True)
 class MatchingVariant:
-    """One way to match chunks with links.
+    """One variant of matching chunks with links.
 
     Attributes
     ----------

@@ -1,7 +1,7 @@
-"""AllToAll: a way for each chunk, spread evenly over links and ports, and the order in which they go.
+"""AllToAll: a path for each chunk, spread evenly over links and ports, and the order in which they go.
 
 With the orbits of a group the chunks of its roots are enough: every translation repeats what they do, so an orbit of links
-carries as much as the roots' chunks use of it. Chunks take ways that cost the machine least; of those, the ones that leave links
+carries as much as the roots' chunks use of it. Chunks take paths that cost the machine least; of those, the ones that leave links
 and ports most evenly loaded. Then whatever has the longest path to go starts as soon as its link and ports are free.
 """
 
@@ -22,7 +22,7 @@ from taccl_py.work import count_work
 
 @dataclass(frozen=True, slots=True)
 class ExchangedMessage:
-    """Chunks that cross one link together, and the ride that brings them to it, if any."""
+    """Chunks that cross one link together, and the message that brings them to it, if any."""
 
     link: int
     chunks: tuple[int, ...]
@@ -79,7 +79,7 @@ def rail_exchange(
 def _add_messages(
     fabric: Fabric, root: int, node: Sequence[int], most_together: int, messages: list[ExchangedMessage]
 ) -> bool:
-    """Rides of what a root has for a node; False if a link is missing."""
+    """Messages of what a root has for a node; False if a link is missing."""
     topology = fabric.topology
     place, first_chunk = topology.local_rank[root], root * topology.num_ranks
     gate, brought = root, dict.fromkeys(node, -1)
@@ -124,7 +124,7 @@ def _balanced_paths(fabric: Fabric, parts: int, roots: Sequence[int]) -> dict[in
 
 @dataclass(frozen=True, slots=True)
 class _Towards:
-    """Least cost from a root to every rank, and the links by which ways of least cost enter it."""
+    """Least cost from a root to every rank, and the links by which paths of least cost enter it."""
 
     root: int
     far: list[float]
@@ -154,9 +154,9 @@ def _shortest(fabric: Fabric, cost: Sequence[float], root: int) -> _Towards:
 
 
 def _lightest(fabric: Fabric, towards: _Towards, load: dict[int, float], rank: int, chance: random.Random) -> list[int]:
-    """Of the ways of least cost to a rank one whose links and ports have least to do.
+    """Of the paths of least cost to a rank one whose links and ports have least to do.
 
-    Chance decides between equals, so that not all ways begin in the same direction.
+    Chance decides between equals, so that not all paths begin in the same direction.
     """
     before: list[int] = []
     within = {rank}
@@ -205,7 +205,7 @@ def order_messages(fabrics: Sequence[Fabric], messages: Sequence[ExchangedMessag
     waiting: list[list[tuple[float, int]]] = [[] for _ in fabric.sorts]
     uses = _uses(fabric)
     timed: list[GrownMessage] = []
-    # (time, ride that may start or -1, orbit that becomes free)
+    # (time, message that may start or -1, orbit that becomes free)
     events = [(0.0, number, -1) for number, message in enumerate(messages) if message.after < 0]
     while events:
         now = events[0][0]
@@ -241,7 +241,7 @@ def _sort(fabrics: Sequence[Fabric], message: ExchangedMessage) -> Sort:
 
 
 def _follow(fabrics: Sequence[Fabric], messages: Sequence[ExchangedMessage]) -> tuple[list[list[int]], list[float]]:
-    """Rides that wait for each ride, and the time from its start to the end of all of them."""
+    """Messages that wait for each message, and the time from its start to the end of all of them."""
     follow: list[list[int]] = [[] for _ in messages]
     left_us = [_sort(fabrics, message).message_us for message in messages]
     for number in reversed(range(len(messages))):

@@ -136,7 +136,7 @@ class _ChunkGrowth:
                     self._start(link, chunk)
 
     def _match_well(self, ready: list[int]) -> None:
-        """Maximum matching of sorts and places, by augmenting ways."""
+        """Maximum matching of sorts and places, by augmenting paths."""
         for sort in ready:
             self._waiting[sort] = sorted(self._open(self._waiting[sort]))
         taken: dict[int, tuple[int, int]] = {}

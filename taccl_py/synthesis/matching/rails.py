@@ -1,7 +1,7 @@
 """AllGather by rails: equal local numbers gather between the nodes, and every node hands out what comes, as it comes.
 
 Between nodes the blocks double (after Bruck): in each step a rank sends what it has of its rail to the node twice as far on, so few
-messages are paid for. What arrives is handed to the other ranks of the node while the next step is under way. The quickest way
+messages are paid for. What arrives is handed to the other ranks of the node while the next step is under way. The quickest path
 where messages are small.
 """
 

@@ -96,7 +96,7 @@ def regrown(
 
 
 class _PathOffer(NamedTuple):
-    """A way on for a chunk; tuples, as they are put in order."""
+    """A next link for a chunk; tuples, as they are put in order."""
 
     end_us: float
     chance: float
@@ -206,7 +206,7 @@ class _RegrowSearch:
         )
 
     def _send(self, chunk: int, put: list[Delivery]) -> bool:
-        """Send a chunk that one rank wants on the way on which it arrives first; False if that is later than before."""
+        """Send a chunk that one rank wants along the path on which it arrives first; False if that is later than before."""
         fabric, source = self._fabric, self._sources[chunk]
         (target,) = self._wanted[chunk]
         entered: dict[int, int] = {}

@@ -55,7 +55,7 @@ def replicate(demand: Demand, limits: Limits, bound: Bound) -> GroupSchedule | N
     Raises
     ------
     InputError
-        If there are too many links to choose the ways of an AllToAll.
+        If there are too many links to choose the paths of an AllToAll.
     """
     topology, kind = demand.topology, demand.kind
     symmetry = _symmetry(topology)
@@ -243,7 +243,7 @@ class _Grower:
         return [replace(message, chunks=(chunks[message.chunks[0]],)) for message in grown]
 
     def _exchange(self, parts: int, seed: int, over: Callable[[], bool] | None) -> Sequence[GrownMessage]:
-        """Ways of all roots' chunks."""
+        """Paths of all roots' chunks."""
         grown = exchange(self._fabric, parts, self._roots)
         if over is None:
             return grown

@@ -66,7 +66,7 @@ def _moves(model: Any, task: RoundsTask) -> dict[tuple[int, int], Any]:
 
 
 def fewest_hops(quotient: Quotient) -> list[int]:
-    """Fewest arcs from a source to every state; the number of states where there is no way."""
+    """Fewest arcs from a source to every state; the number of states where there is no path."""
     starts = [state for state in range(quotient.num_states) if quotient.source[state]]
     return _distances(quotient, quotient.tail.tolist(), quotient.head.tolist(), starts)
 
@@ -120,7 +120,7 @@ def _keep_capacities(model: Any, task: RoundsTask, x: dict[tuple[int, int], Any]
 
 
 def _plan(task: RoundsTask, x: dict[tuple[int, int], Any], rounds: list[Any], outcome: SolverOutcome) -> Plan:
-    """Chunks that use one link in one step are one batch."""
+    """Chunks that use one link in one step are one message."""
     ends = [0]
     for length in rounds:
         ends.append(ends[-1] + outcome.value(length))

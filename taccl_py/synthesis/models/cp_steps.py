@@ -1,4 +1,4 @@
-"""CP-SAT: synchronous steps with batches, for sizes where alpha matters more than beta.
+"""CP-SAT: synchronous steps with joint messages, for sizes where alpha matters more than beta.
 
 The algorithm proceeds in S steps. ``x[a, s]``: arc a is used in step s; ``run[a, s]``: it starts a message there, because its
 predecessor (the chunk just before its own on the same link) is not in the same step. A step lasts as long as its busiest

@@ -43,7 +43,7 @@ def solve_contiguity(
     limits: Limits,
     on_progress: Callable[[float, float], None] | None = None,
 ) -> tuple[Plan | None, LinearOutcome]:
-    """Best plan with the routes and order of `order` (single-arc batches), or None, and how the search ended."""
+    """Best plan with the routes and order of `order` (messages of one arc), or None, and how the search ended."""
     arcs = [message.arcs[0] for message in sorted(order, key=lambda b: (b.start, b.arcs))]
     model = LinearModel("contiguity")
     v = _variables(model, task, arcs)

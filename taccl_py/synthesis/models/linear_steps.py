@@ -1,4 +1,4 @@
-"""MILP: synchronous steps with batches; the model of `cp_steps` as a linear program for any MILP solver."""
+"""MILP: synchronous steps with joint messages; the model of `cp_steps` as a linear program for any MILP solver."""
 
 from __future__ import annotations
 

@@ -74,8 +74,8 @@ class Circulant:
 class _CirculantSearch:
     """For the pieces that one place gets in the rounds of a period.
 
-    Piece k of a period leaves the root in round k, for place skips[k]; a way to a place is a sum of skips, and the first of them tells
-    which piece goes there. In every round the place needs a sender on whose way a piece has gone that it lacks.
+    Piece k of a period leaves the root in round k, for place skips[k]; a path to a place is a sum of skips, and the first of them tells
+    which piece goes there. In every round the place needs a sender on whose path a piece has gone that it lacks.
     """
 
     def __init__(self, skips: list[int], place: int) -> None:
@@ -103,7 +103,7 @@ class _CirculantSearch:
         return self._period
 
     def _go_on_from(self, via: int, largest: int) -> None:
-        """Find senders whose way leads over a place and then over skips up to the largest one."""
+        """Find senders whose path leads over a place and then over skips up to the largest one."""
         for number in [number for number in self._left if number <= largest]:
             here = via + self._skips[number]
             if number not in self._left or self._all_found or here >= self._before or here > self._reach(0):

@@ -79,7 +79,7 @@ class Delegates:
         return in_turn(inside, tuple(TemplateMessage(src, dst, chunks, 0, 1) for src, dst in self.meetings), dealing)
 
     def path(self, src: int, dst: int) -> tuple[int, ...]:
-        """Way of a pair's chunk: to the delegate in the group of the destination's place, across, to the destination."""
+        """Path of a pair's chunk: to the delegate in the group of the destination's place, across, to the destination."""
         number = len(self.nodes)
         place = {rank: (node, i) for node, ranks in enumerate(self.nodes) for i, rank in enumerate(ranks)}
         (node, begin), (other, end) = place[src], place[dst]

@@ -89,7 +89,7 @@ def _lots(plans: Iterable[TemplatePlan]) -> Iterator[list[TemplatePlan]]:
 
 @dataclass(frozen=True, slots=True)
 class _FittedTemplate:
-    """A plan on the links of a machine, and how long the busiest link or port is busy if no batch is cut."""
+    """A plan on the links of a machine, and how long the busiest link or port is busy if no message is cut."""
 
     plan: TemplatePlan
     untimed: list[UntimedMessage]
@@ -151,7 +151,7 @@ class _Permits:
 
 
 def _chunks(demand: Demand) -> int | None:
-    """Chunks of a rank's share, or None to leave them to the template; costs for one chunk only leave no choice."""
+    """Chunks of a rank's shard, or None to leave them to the template; costs for one chunk only leave no choice."""
     return demand.chunks_per_rank or (1 if demand.topology.chunk_costs else None)
 
 
@@ -166,7 +166,7 @@ def _timed(demand: Demand, fitted: _FittedTemplate) -> Schedule | None:
         for one in ((message,) if message.reduce else _packed(topology, chunk_bytes, message))
     ]
     schedule = build_schedule(topology, collective, chunk_bytes, whole)
-    if len(schedule.messages) > len(untimed):  # batches were cut
+    if len(schedule.messages) > len(untimed):  # messages were cut
         others = [build_schedule(topology, collective, chunk_bytes, untimed, as_named=True)]
         others += [build_schedule(topology, collective, chunk_bytes, packed)] if collective.reduces else []
         schedule = min((schedule, *others), key=lambda each: each.makespan_us)
@@ -178,7 +178,7 @@ def _timed(demand: Demand, fitted: _FittedTemplate) -> Schedule | None:
 
 
 def _packed(topology: Topology, chunk_bytes: float, message: UntimedMessage) -> Iterator[UntimedMessage]:
-    """The draft, not to be cut if it is small: then the copies that keep it whole cost less than the alphas that they save.
+    """The message, not to be cut if it is small: then the copies that keep it whole cost less than the alphas that they save.
 
     It is cut for the runtimes, whose steps carry so many chunks and no more.
     """
@@ -201,8 +201,8 @@ def _busiest_us(topology: Topology, chunk_bytes: float, untimed: list[UntimedMes
 def _plans(demand: Demand) -> Iterator[TemplatePlan]:
     """Templates of a kind; those that collect are those that spread, turned around, on the reversed machine."""
     kind, chunks = demand.kind, _chunks(demand)
-    share = demand.collective(chunks or 1)
-    chunk_bytes = demand.chunk_bytes(share) * share.chunks_per_rank
+    one_chunk = demand.collective(chunks or 1)
+    chunk_bytes = demand.chunk_bytes(one_chunk) * one_chunk.chunks_per_rank
     site, back = TemplateSite(demand.topology, chunk_bytes), TemplateSite(demand.topology.reversed(), chunk_bytes)
     match kind:
         case Kind.ALLGATHER:

@@ -1,6 +1,6 @@
-"""Moves: what a template says, before links are chosen.
+"""Messages of a template, before links are chosen.
 
-A template is written in moves between ranks with planned times of which only the order counts. The exact times come from
+A template is written in messages between ranks with planned times of which only the order counts. The exact times come from
 `taccl_py.schedule.timing`.
 """
 
@@ -65,12 +65,12 @@ def end_of(messages: Iterable[TemplateMessage]) -> float:
 
 
 def shifted(messages: Iterable[TemplateMessage], by: float) -> TemplateMessages:
-    """The same moves later."""
+    """The same messages later."""
     return tuple(replace(message, start=message.start + by, end=message.end + by) for message in messages)
 
 
 def in_turn(*parts: TemplateMessages) -> TemplateMessages:
-    """All moves of one part, then those of the next."""
+    """All messages of one part, then those of the next."""
     found: list[TemplateMessage] = []
     for part in parts:
         found += shifted(part, end_of(found))
@@ -78,7 +78,7 @@ def in_turn(*parts: TemplateMessages) -> TemplateMessages:
 
 
 def turned(messages: TemplateMessages, *, reduce: bool) -> TemplateMessages:
-    """Every move the other way at the mirrored time; what spread copies collects sums, or what it spread."""
+    """Every message in the other direction at the mirrored time; what spread copies collects sums, or what it spread."""
     end = end_of(messages)
     return tuple(
         TemplateMessage(m.dst, m.src, m.chunks, end - m.end, end - m.start, reduce) for m in reversed(messages)
@@ -86,7 +86,7 @@ def turned(messages: TemplateMessages, *, reduce: bool) -> TemplateMessages:
 
 
 def in_pieces(messages: TemplateMessages, pieces: tuple[tuple[int, ...], ...]) -> TemplateMessages:
-    """Moves of pieces as moves of the chunks of each piece; empty pieces stay at home."""
+    """Messages of pieces as messages of the chunks of each piece; empty pieces stay at home."""
     found = []
     for message in messages:
         chunks = tuple(chunk for piece in message.chunks for chunk in pieces[piece])
@@ -102,7 +102,7 @@ def cut(num_chunks: int, num_pieces: int) -> tuple[tuple[int, ...], ...]:
 
 
 def as_untimed(topology: Topology, chunk_bytes: float, messages: TemplateMessages) -> list[UntimedMessage] | None:
-    """Moves on the cheapest links, parallel ones in turn; None if two ranks have no link."""
+    """Messages on the cheapest links, parallel ones in turn; None if two ranks have no link."""
     load_us = [0.0] * len(topology.links)
     untimed = []
     for message in messages:

@@ -18,7 +18,7 @@ def most_packed(chunk_bytes: float) -> int:
 
 
 def packed_parts(message: UntimedMessage, chunk_bytes: float) -> Iterator[UntimedMessage]:
-    """The draft in parts whose chunks may be copied together.
+    """The message in parts whose chunks may be copied together.
 
     What lies together in as few parts is not cut: the runtime cuts it as it cuts what lies together. It is copied if it is small.
     """

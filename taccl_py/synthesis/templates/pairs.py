@@ -1,4 +1,4 @@
-"""AllToAll templates: every pair's chunk over a few ranks, with whatever goes the same way at the same step."""
+"""AllToAll templates: every pair's chunk over a few ranks, with whatever takes the same link at the same step."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def alltoall_plans(site: TemplateSite, chunks_per_rank: int) -> Iterator[Templat
 
 
 def _quickest(parents: list[list[int]]) -> RankPath:
-    """Ways on which the rank before each rank is its parent in the source's tree."""
+    """Paths on which the rank before each rank is its parent in the source's tree."""
 
     def path(src: int, dst: int) -> tuple[int, ...]:
         found = [dst]
@@ -94,7 +94,7 @@ def _by_rails(site: TemplateSite) -> RankPath | None:
 
 
 def _turns(grid: RankGrid, num_ranks: int) -> RankPath:
-    """Ways along the axes of a grid, one after the other."""
+    """Paths along the axes of a grid, one after the other."""
     place: list[list[int]] = [[0] * len(grid.axes) for _ in range(num_ranks)]
     group_of: list[dict[int, tuple[int, ...]]] = []
     for number, groups in enumerate(grid.axes):
@@ -143,7 +143,7 @@ def _led(camp: Camp, site: TemplateSite, quickest: RankPath, *, by_rail: bool) -
 
 
 def _doubled(path: RankPath, camp: Camp, site: TemplateSite) -> RankPath:
-    """The same ways, but from leader to leader over others: one bit of the place after the other, together with theirs."""
+    """The same paths, but from leader to leader over others: one bit of the place after the other, together with theirs."""
     node_of = site.topology.node_of
     places = {rank: (group, place) for group in camp.across.groups for place, rank in enumerate(group)}
 
@@ -196,7 +196,7 @@ def _in_waves(site: TemplateSite, quickest: RankPath, chunks_per_rank: int) -> I
 
 
 def _messages_in_waves(path_ranks: tuple[int, ...], site: TemplateSite) -> Iterator[_PairMessage]:
-    """Hops of a way, with times: nodes are gathered for one after the other, then they are sent to, dealing out meanwhile."""
+    """Messages of a path, with times: nodes are gathered for one after the other, then they are sent to, dealing out meanwhile."""
     node_of, num_nodes, length = site.topology.node_of, site.topology.num_nodes, site.topology.num_ranks
     wave = (node_of[path_ranks[-1]] - node_of[path_ranks[0]]) % num_nodes
     # Inside a node there is time while the first messages cross.
@@ -211,7 +211,7 @@ def _messages_in_waves(path_ranks: tuple[int, ...], site: TemplateSite) -> Itera
 
 
 def _without_cycles(path: tuple[int, ...]) -> tuple[int, ...]:
-    """The same way, but that a chunk stays where it would come back to."""
+    """The same path, but that a chunk stays where it would come back to."""
     last = {rank: place for place, rank in enumerate(path)}
     found: list[int] = []
     for place, rank in enumerate(path):
@@ -220,9 +220,9 @@ def _without_cycles(path: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _along(path: RankPath, num_ranks: int, chunks_per_rank: int, *, far_first: bool) -> TemplateMessages:
-    """Moves along the ways; a hop to where a chunk is already is none. Whom a rank serves first differs from rank to rank.
+    """Messages along the paths; one to where a chunk is already is none. Whom a rank serves first differs from rank to rank.
 
-    With ``far_first`` chunks travel with those that have as many hops to go, the farthest first.
+    With ``far_first`` chunks travel with those that have as many links to go, the farthest first.
     """
     carried: dict[tuple[int, int, int, int, int], list[int]] = {}
     for src in range(num_ranks):

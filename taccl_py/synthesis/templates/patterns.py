@@ -55,7 +55,7 @@ def axis(site: TemplateSite, name: str, groups: tuple[tuple[int, ...], ...]) -> 
     site
         The machine.
     name
-        ``direct``: everyone to everyone in one step. ``doubling``: what is exchanged doubles at every step. ``ring``: both ways
+        ``direct``: everyone to everyone in one step. ``doubling``: what is exchanged doubles at every step. ``ring``: in both directions
         around, as the ranks are numbered.
     groups
         Disjoint groups of one size.

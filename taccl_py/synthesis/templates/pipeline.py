@@ -1,7 +1,7 @@
 """Pipelines: Broadcast of many pieces, stripe by stripe down trees of their own, everything again with every piece.
 
 A stripe is a part of the buffer that goes down one tree; a piece is a chunk of every stripe. A move's planned time is that of its
-piece's turn, which comes as often as the busiest link or port allows, and that of the way down the tree.
+piece's turn, which comes as often as the busiest link or port allows, and that of the path down the tree.
 """
 
 from __future__ import annotations

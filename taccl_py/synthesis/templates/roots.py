@@ -116,7 +116,7 @@ def _down_chain(order: tuple[int, ...], pieces: int) -> TemplateMessages:
 
 
 def _down_inner_trees(site: TemplateSite, root: int, num_pieces: int | None) -> Iterator[TemplatePlan]:
-    """Pieces by turns down trees with different inner ranks, where all ranks are linked and send to several at a time; the best ways.
+    """Pieces by turns down trees with different inner ranks, where all ranks are linked and send to several at a time; the best variants.
 
     With as many trees as children of an inner rank, every rank passes on as much as it gets: a chain is the case of one. After
     Castro et al., SplitStream, SOSP 2003, section 2.
@@ -136,7 +136,7 @@ def _down_inner_trees(site: TemplateSite, root: int, num_pieces: int | None) -> 
 
 
 def _in_rounds(site: TemplateSite, root: int, num_pieces: int | None) -> Iterator[TemplatePlan]:
-    """Pieces in the fewest rounds, where all messages take as long; the quickest way if ranks send and receive one at a time."""
+    """Pieces in the fewest rounds, where all messages take as long; the quickest pattern if ranks send and receive one at a time."""
     num_ranks = site.topology.num_ranks
     if not site.all_linked or len(set(site.cost_us.values())) > 1:
         return

@@ -36,8 +36,8 @@ def allgather_plans(site: TemplateSite, chunks_per_rank: int | None) -> Iterator
     for name, messages in _relayed(site, held):
         yield TemplatePlan(name, chunks, messages)
     for camp in camps(site):
-        for way, inside in _gathered_in(camp, site, held):
-            yield TemplatePlan(f"{camp.name}{way}", chunks, _spread_in(camp, site, held, inside))
+        for suffix, inside in _gathered_in(camp, site, held):
+            yield TemplatePlan(f"{camp.name}{suffix}", chunks, _spread_in(camp, site, held, inside))
 
 
 def sparse_plans(site: TemplateSite, chunks_per_rank: int | None) -> Iterator[TemplatePlan]:
@@ -52,7 +52,7 @@ def sparse_plans(site: TemplateSite, chunks_per_rank: int | None) -> Iterator[Te
 
 
 def _own_chunks(site: TemplateSite, chunks_per_rank: int) -> dict[int, tuple[int, ...]]:
-    """Chunks of every rank's share."""
+    """Chunks of every rank's shard."""
     return {
         rank: tuple(range(rank * chunks_per_rank, (rank + 1) * chunks_per_rank))
         for rank in range(site.topology.num_ranks)
@@ -132,7 +132,7 @@ def _relayed(site: TemplateSite, held: Mapping[int, tuple[int, ...]]) -> Iterato
         inside, along = _first_axis(site, groups), _first_axis(site, columns)
         if inside is None or along is None:
             continue
-        share = {rank: tuple(c for other in group for c in held[other]) for group in groups for rank in group}
+        shard = {rank: tuple(c for other in group for c in held[other]) for group in groups for rank in group}
         for out, into in permutations(range(width), 2):
             rails = tuple(
                 zip(*(groups[i : i + size // width] for i in range(0, len(groups), size // width)), strict=True)
@@ -142,10 +142,10 @@ def _relayed(site: TemplateSite, held: Mapping[int, tuple[int, ...]]) -> Iterato
                 continue
             foreign: dict[int, list[int]] = {}
             for _, dst, group in sent:
-                foreign.setdefault(dst, []).extend(share[group[0]])
+                foreign.setdefault(dst, []).extend(shard[group[0]])
             first = spread((inside,), held)
-            across = tuple(TemplateMessage(src, dst, share[src], 0, 1) for src, dst, _ in sent)
-            own = (*shifted(across, end_of(first)), *shifted(spread((along,), share), end_of(first)))
+            across = tuple(TemplateMessage(src, dst, shard[src], 0, 1) for src, dst, _ in sent)
+            own = (*shifted(across, end_of(first)), *shifted(spread((along,), shard), end_of(first)))
             dealt = [handed_out(site, group[into], group, tuple(foreign[group[into]])) or () for group in groups]
             late = {rank: tuple(foreign[group[into]]) for group in groups for rank in group}
             messages = in_turn(
@@ -155,7 +155,7 @@ def _relayed(site: TemplateSite, held: Mapping[int, tuple[int, ...]]) -> Iterato
 
 
 def _rings(site: TemplateSite, chunks_per_rank: int | None) -> Iterator[TemplatePlan]:
-    """Every share cut into parts, each of which goes around a ring of its own."""
+    """Every shard cut into parts, each of which goes around a ring of its own."""
     for rings in ring_sets(site):
         number = len(rings)
         if number <= (chunks_per_rank or number):
@@ -186,9 +186,9 @@ def ring_sets(site: TemplateSite) -> Iterator[tuple[tuple[int, ...], ...]]:
             rings.append(ring)
             _add_load(topology, ring, load)
         for number in (1, len(rings)) if not math.isfinite(least_us) else (len(rings),):
-            share_us = _busiest_us(site, rings[:number]) / number
-            if share_us < least_us * PARAMS.ring_load_factor:
-                least_us = share_us
+            load_us = _busiest_us(site, rings[:number]) / number
+            if load_us < least_us * PARAMS.ring_load_factor:
+                least_us = load_us
                 yield tuple(rings[:number])
 
 
@@ -216,7 +216,7 @@ def _steps_of(ring: tuple[int, ...]) -> Iterator[tuple[int, int]]:
 
 
 def _around(ring: tuple[int, ...], part: int, chunks_per_rank: int) -> Iterator[TemplateMessage]:
-    """Part `part` of every share around a ring."""
+    """Part `part` of every shard around a ring."""
     size = len(ring)
     for step in range(size - 1):
         for i in range(size):
@@ -324,32 +324,32 @@ def _spread_in(
     camp: Camp, site: TemplateSite, held: dict[int, tuple[int, ...]], inside: TemplateMessages
 ) -> TemplateMessages:
     """Among leaders after an AllGather in camps; what is the own node's goes around while other nodes' chunks are on the way."""
-    share = {
+    shard = {
         leader: tuple(chunk for rank in ranks for chunk in held[rank])
         for leader, ranks in zip(camp.leaders, camp.members, strict=True)
     }
-    across = spread((camp.across,), share)
+    across = spread((camp.across,), shard)
     foreign = {
-        rank: tuple(chunk for other in group if other != rank for chunk in share[other])
+        rank: tuple(chunk for other in group if other != rank for chunk in shard[other])
         for group in camp.across.groups
         for rank in group
     }
     start = end_of(inside)
-    early = shifted(_around_node(camp, site, share, known=share), start)
+    early = shifted(_around_node(camp, site, shard, known=shard), start)
     across = shifted(across, start)
     late = _around_node(camp, site, foreign, known={})
     return (*inside, *across, *early, *shifted(late, end_of((*across, *early))))
 
 
 def _around_node(
-    camp: Camp, site: TemplateSite, share: dict[int, tuple[int, ...]], known: dict[int, tuple[int, ...]]
+    camp: Camp, site: TemplateSite, shard: dict[int, tuple[int, ...]], known: dict[int, tuple[int, ...]]
 ) -> TemplateMessages:
     """Send what the leaders of a node have to all of the node; `known` is what their camps have already."""
     node_of = site.topology.node_of
-    among = spread((camp.local,), share) if camp.local is not None else ()
+    among = spread((camp.local,), shard) if camp.local is not None else ()
     out: list[TemplateMessage] = []
     for leader, ranks in zip(camp.leaders, camp.members, strict=True):
-        of_node = sorted(c for other in camp.leaders if node_of[other] == node_of[leader] for c in share[other])
+        of_node = sorted(c for other in camp.leaders if node_of[other] == node_of[leader] for c in shard[other])
         missing = tuple(chunk for chunk in of_node if chunk not in known.get(leader, ()))
         if missing:
             out += handed_out(site, leader, ranks, missing) or ()

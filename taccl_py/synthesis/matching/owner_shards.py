@@ -1,6 +1,6 @@
 """Owners of the sums of an AllReduce between unequal nodes, in proportion to the bandwidth of their NICs.
 
-Every node sums its ranks' data at *gates*, ranks with a way out of the node, and each part of the data has an *owner*: the gate
+Every node sums its ranks' data at *gates*, ranks with a link out of the node, and each part of the data has an *owner*: the gate
 at which the sums of all nodes come together, and from which the result goes to the gates of the other nodes. With ``N`` nodes a gate that
 represents a share ``x`` of the data and owns a share ``q`` sends, and receives, ``x + q (N - 2)``. So gates of a node share
 the data in the ratio of their bandwidths, and own of it what fills their time: who is slow owns little or nothing.
@@ -44,7 +44,7 @@ class OwnerShards:
 
     @staticmethod
     def of(topology: Topology, chunks: int) -> OwnerShards | None:
-        """Deal out so many chunks; None if there are not several nodes with a way out of each.
+        """Deal out so many chunks; None if there are not several nodes with a link out of each.
 
         Parameters
         ----------

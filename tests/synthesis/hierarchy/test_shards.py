@@ -11,7 +11,7 @@ from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.outline import insides
-from taccl_py.synthesis.hierarchy.shares import shard_messages
+from taccl_py.synthesis.hierarchy.shards import shard_messages
 from taccl_py.synthesis.templates.messages import TemplatePlan, end_of
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
 from taccl_py.synthesis.templates.site import TemplateSite
@@ -32,12 +32,12 @@ def test_every_share_gets_everywhere_once_from_one_that_has_it(nodes, ranks, dat
     cluster = cluster_of(nodes_with_nics(nodes, ranks, 0.5, 1.0))
     root = data.draw(st.integers(0, nodes * ranks - 1))
     messages = shard_messages(cluster, data.draw(st.sampled_from(insides(cluster))), root, MIB)
-    held = {(root, share): 0.0 for share in range(ranks)}
+    held = {(root, shard): 0.0 for shard in range(ranks)}
     for message in messages:
-        for share in message.chunks:
-            assert held[message.src, share] <= message.start
-            assert (message.dst, share) not in held
-            held[message.dst, share] = message.end
+        for shard in message.chunks:
+            assert held[message.src, shard] <= message.start
+            assert (message.dst, shard) not in held
+            held[message.dst, shard] = message.end
     assert len(held) == nodes * ranks * ranks
 
 
@@ -48,8 +48,8 @@ def test_few_messages_between_nodes_follow_each_other(nodes, crossings):
     depth = {}
     for message in shard_messages(cluster_of(topology), DIRECT, 5, MIB):
         across = topology.node_of[message.src] != topology.node_of[message.dst]
-        for share in message.chunks:
-            depth[message.dst, share] = depth.get((message.src, share), 0) + across
+        for shard in message.chunks:
+            depth[message.dst, shard] = depth.get((message.src, shard), 0) + across
     assert max(depth.values()) == crossings
 
 
