@@ -15,7 +15,7 @@ import numpy as np
 from taccl_py.collective import Kind
 from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.schedule.timing import find_deliveries
-from taccl_py.schedule.transform import drafts_of
+from taccl_py.schedule.transform import untimed_messages
 from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.bounds.bound import best_of
 from taccl_py.synthesis.bounds.charge import Charge, idle_times
@@ -118,7 +118,9 @@ def _at_once(
             queued.append(
                 QueuedMessage(link, m.chunks, m.reduce, len(m.chunks) * chunk_mb, place, Barrier(missing=1), m.packed)
             )
-        for each, needed in zip(queued[begin:], find_deliveries(schedule.topology, drafts_of(schedule)), strict=True):
+        for each, needed in zip(
+            queued[begin:], find_deliveries(schedule.topology, untimed_messages(schedule)), strict=True
+        ):
             if not needed:
                 first.append(each)
                 continue

@@ -20,8 +20,8 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import UntimedMessage
-from taccl_py.schedule.timing import build_schedule, dispatch_drafts, find_deliveries, plan_order, plan_us
-from taccl_py.schedule.transform import drafts_of
+from taccl_py.schedule.timing import build_schedule, dispatch_untimed, find_deliveries, plan_order, plan_us
+from taccl_py.schedule.transform import untimed_messages
 from taccl_py.solvers.limits import Limits, Over, never
 from taccl_py.synthesis.engine import Demand, Proof, Synthesis
 from taccl_py.synthesis.sizes import Chains, MessageTime, PortTurn, Sizes, apportion, best_sizes, undominated
@@ -144,7 +144,7 @@ def recut(schedule: Schedule, counts: Sequence[int], limits: Limits) -> Schedule
     if len(shards[0]) == 1 or len(schedule.messages) > PARAMS.most_messages or pairs > PARAMS.most_pairs:
         return None
     deadline = limits.deadline()
-    untimed = drafts_of(schedule)
+    untimed = untimed_messages(schedule)
     best = schedule if schedule.collective.chunks_per_rank in counts else None
     least_us = math.inf
     while deadline.left > 0 and not limits.stop.is_set():
@@ -158,7 +158,7 @@ def recut(schedule: Schedule, counts: Sequence[int], limits: Limits) -> Schedule
         sizes_bytes = [
             schedule.chunk_bytes * sum(found.sizes[chunk] for chunk in message.chunks) for message in untimed
         ]
-        untimed = dispatch_drafts(schedule.topology, sizes_bytes, untimed)
+        untimed = dispatch_untimed(schedule.topology, sizes_bytes, untimed)
     return None if best is schedule else best
 
 
@@ -166,7 +166,7 @@ def _equal_cut(schedule: Schedule, counts: Sequence[int], limits: Limits) -> Sch
     """The same plan with chunks as equal as one of the counts allows."""
     equal = Sizes((1.0,) * schedule.collective.num_chunks, 0.0)
     return _best_cut(
-        schedule, drafts_of(schedule), _shards(schedule.collective), equal, counts, None, limits.countdown()
+        schedule, untimed_messages(schedule), _shards(schedule.collective), equal, counts, None, limits.countdown()
     )
 
 

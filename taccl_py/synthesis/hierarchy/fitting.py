@@ -10,7 +10,7 @@ from itertools import chain
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.schedule.layout import Scratch, UntimedMessage, choose_scratch, contiguous_runs
-from taccl_py.schedule.timing import dispatch_drafts, time_drafts
+from taccl_py.schedule.timing import dispatch_untimed, time_untimed
 from taccl_py.solvers.limits import Over, never, until
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.sums import add_up
@@ -132,9 +132,9 @@ def _timed(
     untimed = [blocks.coarse(message) for message in untimed]
     scratch = choose_scratch(topology, collective, untimed, as_named=as_named)
     runs = contiguous_runs(topology, collective, scratch, untimed)
-    kept = time_drafts(topology, [chunk_bytes * blocks.size(run.chunks) for run in runs], runs)
+    kept = time_untimed(topology, [chunk_bytes * blocks.size(run.chunks) for run in runs], runs)
     kept.sort(key=lambda message: (message.start, message.link, message.chunks))
     yield _TimedMessages(kept, scratch)
     yield _TimedMessages(
-        dispatch_drafts(topology, [chunk_bytes * blocks.size(run.chunks) for run in kept], kept), scratch
+        dispatch_untimed(topology, [chunk_bytes * blocks.size(run.chunks) for run in kept], kept), scratch
     )

@@ -60,8 +60,8 @@ class SumExchange:
         everyone = len(alike) == len(nodes[0]) ** 2
         if neighbours is None or not everyone or len(hop_us) != 1 or len(across_us) != 1 or 0.0 in hop_us:
             return None
-        (hop,), (across,) = hop_us, across_us
-        rounds = int((hop + across) / hop * (1 + RELATIVE))
+        (inside,), (across,) = hop_us, across_us
+        rounds = int((inside + across) / inside * (1 + RELATIVE))
         deadline = limits.deadline()
         for groups in range(1, PARAMS.most_exchange_groups + 1):
             if deadline.left <= 0 or limits.stop.is_set():
@@ -70,7 +70,7 @@ class SumExchange:
                 within = limits.within(min(PARAMS.exchange_seconds, deadline.left), PARAMS.exchange_work)
                 plan = exchange_sums(neighbours, rounds, groups, within)
                 if plan is not None:
-                    return SumExchange(nodes, neighbours, hop, across, plan)
+                    return SumExchange(nodes, neighbours, inside, across, plan)
         return None
 
     @property
@@ -86,16 +86,16 @@ class SumExchange:
 
     def _parts(self, node: int, chunks: tuple[int, ...]) -> Iterator[list[TemplateMessage]]:
         """Messages into one node: rounds inside it, what comes from the other one, to hubs, and from hubs."""
-        hop, here, there = self.hop_us, self.nodes[node], self.nodes[1 - node]
-        came_us = hop + self.across_us
-        met_us = came_us + hop
+        inside_us, here, there = self.hop_us, self.nodes[node], self.nodes[1 - node]
+        came_us = inside_us + self.across_us
+        met_us = came_us + inside_us
 
         def message(src: int, dst: int, start_us: float, *, adds: bool) -> TemplateMessage:
-            return TemplateMessage(src, dst, chunks, start_us, start_us + hop, adds)
+            return TemplateMessage(src, dst, chunks, start_us, start_us + inside_us, adds)
 
         meetings = self.plan.meetings
-        yield [message(here[s.src], here[s.dst], s.round * hop, adds=s.adds) for s in self.plan.steps]
-        yield [TemplateMessage(there[m.src], here[m.dst], chunks, hop, came_us, m.adds) for m in meetings]
+        yield [message(here[s.src], here[s.dst], s.round * inside_us, adds=s.adds) for s in self.plan.steps]
+        yield [TemplateMessage(there[m.src], here[m.dst], chunks, inside_us, came_us, m.adds) for m in meetings]
         yield [message(here[m.dst], here[m.hub], came_us, adds=True) for m in meetings if m.hub != m.dst]
         hubs = {meeting.hub for meeting in meetings}
         others = [place for place in range(len(here)) if place not in hubs]

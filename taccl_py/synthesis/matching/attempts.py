@@ -16,7 +16,7 @@ from types import TracebackType
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.schedule.timing import dispatch_messages
-from taccl_py.schedule.transform import allreduce, combining, drafts_of
+from taccl_py.schedule.transform import allreduce, combining, untimed_messages
 from taccl_py.solvers.cluster import cluster_workers
 from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.solvers.processes import Workers, start_workers
@@ -153,7 +153,7 @@ def carry_out(demand: Demand, attempt: MatchingVariant, over: Callable[[], bool]
 
 def reordered(schedule: Schedule) -> Schedule:
     """The same deliveries in the order of the longest path still to go, if that is faster."""
-    messages = dispatch_messages(schedule.topology, schedule.chunk_bytes, drafts_of(schedule))
+    messages = dispatch_messages(schedule.topology, schedule.chunk_bytes, untimed_messages(schedule))
     other = replace(schedule, messages=messages)
     return other if other.makespan_us < schedule.makespan_us else schedule
 

@@ -67,7 +67,7 @@ class OwnerShards:
         owned = np.zeros(topology.num_ranks, dtype=np.int64)
         ends = np.linspace(0, chunks, len(rails) + 1).astype(np.int64)
         for rail, size in zip(rails, np.diff(ends).tolist(), strict=True):
-            own = _own_shares(share[list(rail)], rate[list(rail)], len(members), size / chunks)
+            own = _own_shards(share[list(rail)], rate[list(rail)], len(members), size / chunks)
             owned[list(rail)] = in_proportion(own, size)
         # A rail without an owner would be a rail of no chunks.
         kept = tuple(tuple(rank for rank in rail if owned[rank]) for rail in rails)
@@ -85,8 +85,8 @@ def gate_rates(topology: Topology) -> FloatArray:
     crossing = node_of[net.src] != node_of[net.dst]
     kept = crossing[net.use_link]
     link, resource = net.use_link[kept], net.use_resource[kept]
-    one_way, other_way = (_rates(net, link, resource, *ends) for ends in ((net.src, net.dst), (net.dst, net.src)))
-    return np.minimum(one_way, other_way)
+    outwards, inwards = (_rates(net, link, resource, *ends) for ends in ((net.src, net.dst), (net.dst, net.src)))
+    return np.minimum(outwards, inwards)
 
 
 def _rates(net: Net, link: IntArray, resource: IntArray, ends: IntArray, far_ends: IntArray) -> FloatArray:
@@ -129,7 +129,7 @@ def in_proportion(weights: FloatArray, total: int) -> IntArray:
     return counts
 
 
-def _own_shares(share: FloatArray, rate: FloatArray, num_nodes: int, total: float) -> FloatArray:
+def _own_shards(share: FloatArray, rate: FloatArray, num_nodes: int, total: float) -> FloatArray:
     """Chunks of all data that the gates of a rail own, so that they are done at the same time, [gate]."""
     if num_nodes == 2:
         return rate

@@ -13,7 +13,7 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule
-from taccl_py.schedule.transform import backwards, drafts_of
+from taccl_py.schedule.transform import backwards, untimed_messages
 from taccl_py.topology.model import Topology
 
 
@@ -37,7 +37,7 @@ def rail_schedule(topology: Topology, kind: Kind, chunk_bytes: float) -> Schedul
         return None
     untimed = backwards(backward, topology)
     if forward is not None:
-        untimed += drafts_of(forward, offset=backward.makespan_us)
+        untimed += untimed_messages(forward, offset=backward.makespan_us)
     # In scratch, what is added together can lie together, and need not be copied for every message.
     collective = Collective(kind, topology.num_ranks, 1)
     return build_schedule(topology, collective, chunk_bytes, untimed, as_named=True)

@@ -43,7 +43,7 @@ def solve_rounds(task: RoundsTask, limits: Limits) -> tuple[Plan | None, SolverO
     most = task.num_rounds - task.num_steps + 1
     rounds = [model.new_int_var(1, most, f"rounds{s}") for s in range(task.num_steps)]
     model.add(sum(rounds) == task.num_rounds)
-    x = _moves(model, task)
+    x = _crossings(model, task)
     _deliver(model, task, x)
     _keep_capacities(model, task, x, rounds)
     outcome = solve_cp(model, limits, kind="rounds")
@@ -51,7 +51,7 @@ def solve_rounds(task: RoundsTask, limits: Limits) -> tuple[Plan | None, SolverO
     return (_plan(task, x, rounds, outcome) if found else None), outcome
 
 
-def _moves(model: Any, task: RoundsTask) -> dict[tuple[int, int], Any]:
+def _crossings(model: Any, task: RoundsTask) -> dict[tuple[int, int], Any]:
     """Arc a in step s, only where its chunk can be by then and can still be of use."""
     q = task.quotient
     tails, heads = q.tail.tolist(), q.head.tolist()

@@ -41,7 +41,7 @@ def solve_steps(
     model = import_cp_model().CpModel()
     v = _variables(model, task, num_steps)
     _every_wanted_state_is_entered_once(model, task, v, num_steps)
-    _chunks_move_one_hop_a_step(model, task, v, num_steps)
+    _chunks_cross_one_link_a_step(model, task, v, num_steps)
     _a_step_lasts_as_long_as_its_busiest_resource(model, task, v, num_steps)
     _own_chunks_go_first(model, task, v, num_steps)
     model.minimize(sum(v.length))
@@ -82,7 +82,7 @@ def _every_wanted_state_is_entered_once(model: Any, task: ModelTask, v: _StepVar
             model.add_at_most_one(entering)
 
 
-def _chunks_move_one_hop_a_step(model: Any, task: ModelTask, v: _StepVariables, num_steps: int) -> None:
+def _chunks_cross_one_link_a_step(model: Any, task: ModelTask, v: _StepVariables, num_steps: int) -> None:
     """x[a, s] needs the tail to have been entered in an earlier step."""
     q = task.quotient
     held: dict[tuple[int, int], list[Any]] = {}

@@ -181,8 +181,8 @@ def ring_sets(site: TemplateSite) -> Iterator[tuple[tuple[int, ...], ...]]:
         if cycle is None:
             break
         back = (cycle[0], *cycle[:0:-1])
-        two_way = all(site.linked(a, b) for a, b in _steps_of(back))
-        for ring in (cycle, back) if two_way else (cycle,):
+        has_back = all(site.linked(a, b) for a, b in _steps_of(back))
+        for ring in (cycle, back) if has_back else (cycle,):
             rings.append(ring)
             _add_load(topology, ring, load)
         for number in (1, len(rings)) if not math.isfinite(least_us) else (len(rings),):
