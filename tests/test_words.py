@@ -90,8 +90,8 @@ PLAIN = re.compile(
 )
 # A rule's name that ``check --json`` prints, and a key of topology files.
 NAMES = re.compile(r"not-judged|both_ways")
-# Whole strings: a key of ``replicate --json``, whose table says verify, and the stage of an engine.
-KEYS = {"pipeline/search.py": "judge", "report/group.py": "judge", "synthesis/hierarchy/engine.py": "ways"}
+# Whole strings: a key of ``replicate --json``, whose table says verify.
+KEYS = {"pipeline/search.py": "judge", "report/group.py": "judge"}
 # The changelog says which words were replaced.
 PROSE = {path: text for path, text in PAGES.items() if path.name != "changelog.md"} | {
     path: path.read_text(encoding="utf-8")
@@ -99,9 +99,16 @@ PROSE = {path: text for path, text in PAGES.items() if path.name != "changelog.m
 }
 FENCED_TEXT = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 
-# First words that do not name the thing; engines have so many left, which may only become fewer.
+# First words that do not name the thing; bounds have so many left, which may only become fewer.
 VAGUE = re.compile(r"(?i)(?:what|whether|such|those)\b")
-MOST_VAGUE_IN_SYNTHESIS = 36
+MOST_VAGUE_IN_BOUNDS = 36
+
+# Words for the same in names of variables and functions.
+NOT_OUR_NAMES = re.compile(
+    r"(^|_)(way|ride|job|draft|batch(es)?|move|forest|grove|woods|stand|ground|sending|circle|deed|judge)s?(_|$)"
+)
+# Runs that have begun, and a function of bounds.
+PLAIN_NAMES = {"most_under_way", "under_way", "require_ways"}
 
 
 def riddles(text):
@@ -165,6 +172,25 @@ def test_tables_errors_and_notes_have_no_riddles():
     assert found == {}
 
 
+def names(tree):
+    """What a module calls functions, parameters, attributes and variables."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.FunctionDef(name=name):
+                yield name
+
+
+def test_names_in_engines_use_the_words_of_the_glossary():
+    """Bounds are not yet held to it."""
+    found = {
+        (name_of(path), name)
+        for path, tree in trees().items()
+        for name in names(tree)
+        if NOT_OUR_NAMES.search(name) and name not in PLAIN_NAMES
+    }
+    assert {each for each in found if each[0].startswith("synthesis/") and "/bounds/" not in each[0]} == set()
+
+
 def test_docstrings_begin_with_the_thing():
     found = [
         f"{name_of(path)}:{text.lineno}"
@@ -172,8 +198,8 @@ def test_docstrings_begin_with_the_thing():
         for text in docstrings(tree)
         if VAGUE.match(text.value)
     ]
-    assert [place for place in found if not place.startswith("synthesis/")] == []
-    assert len(found) <= MOST_VAGUE_IN_SYNTHESIS
+    assert [place for place in found if not place.startswith("synthesis/bounds/")] == []
+    assert len(found) <= MOST_VAGUE_IN_BOUNDS
 
 
 @pytest.mark.parametrize("first", ["What is done.", "whether it is", "Such things", "Those that"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from taccl_py.collective import Kind
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage, TemplatePlan, in_turn, turned
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, TemplatePlan, in_turn, turned
 from taccl_py.synthesis.templates.site import TemplateSite
 
 
@@ -14,12 +14,12 @@ def direct_plans(site: TemplateSite, back: TemplateSite, kind: Kind, root: int) 
     num_ranks = site.topology.num_ranks
     if kind in (Kind.BROADCAST, Kind.SCATTER):
         others = [rank for rank in range(num_ranks) if rank != root]
-        moves = tuple(
+        messages = tuple(
             TemplateMessage(root, rank, (0 if kind is Kind.BROADCAST else rank,), i, i + 1)
             for i, rank in enumerate(others)
         )
-        if _linked(site, moves):
-            yield TemplatePlan("from the root", 1, moves)
+        if _linked(site, messages):
+            yield TemplatePlan("from the root", 1, messages)
         return
     for name, steps in _orders(site):
         gather = _all_pairs(steps, num_ranks, per_pair=kind is Kind.ALLTOALL)
@@ -56,7 +56,7 @@ def _orders(site: TemplateSite) -> Iterator[tuple[str, tuple[_Step, ...]]]:
     )  # fmt: skip
 
 
-def _all_pairs(steps: tuple[_Step, ...], num_ranks: int, *, per_pair: bool) -> Moves:
+def _all_pairs(steps: tuple[_Step, ...], num_ranks: int, *, per_pair: bool) -> TemplateMessages:
     """At every step each rank sends its own chunk to one other rank, or its chunk for that rank."""
     return tuple(
         TemplateMessage(src, dst, (src * num_ranks + dst if per_pair else src,), time, time + 1)
@@ -73,7 +73,7 @@ def pat_plans(site: TemplateSite) -> Iterator[TemplatePlan]:
     scale", 2025.)
     """
     num_ranks = site.topology.num_ranks
-    moves = []
+    messages = []
     bits = [1 << i for i in reversed(range((num_ranks - 1).bit_length()))]
     # In the order in which they come, which is one that keeps what is sent together together in scratch.
     held = [0]
@@ -81,11 +81,11 @@ def pat_plans(site: TemplateSite) -> Iterator[TemplatePlan]:
         offsets = [offset for offset in held if offset + bit < num_ranks]
         for rank in range(num_ranks):
             chunks = tuple((rank - offset) % num_ranks for offset in offsets)
-            moves.append(TemplateMessage(rank, (rank + bit) % num_ranks, chunks, time, time + 1))
+            messages.append(TemplateMessage(rank, (rank + bit) % num_ranks, chunks, time, time + 1))
         held += [offset + bit for offset in offsets]
-    if _linked(site, moves):
-        yield TemplatePlan("parallel aggregated trees", 1, tuple(moves))
+    if _linked(site, messages):
+        yield TemplatePlan("parallel aggregated trees", 1, tuple(messages))
 
 
-def _linked(site: TemplateSite, moves: tuple[TemplateMessage, ...] | list[TemplateMessage]) -> bool:
-    return all(site.linked(move.src, move.dst) for move in moves)
+def _linked(site: TemplateSite, messages: tuple[TemplateMessage, ...] | list[TemplateMessage]) -> bool:
+    return all(site.linked(message.src, message.dst) for message in messages)

@@ -13,8 +13,8 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.timing import build_schedule, dispatch_messages
-from taccl_py.schedule.transform import drafts_of
-from taccl_py.synthesis.templates.moves import TemplatePlan, as_drafts, turned
+from taccl_py.schedule.transform import untimed_messages
+from taccl_py.synthesis.templates.messages import TemplatePlan, as_untimed, turned
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.model import Topology
 
@@ -98,16 +98,16 @@ def _variants(
     base = _TURNED.get(kind)
     plans = _plans(family, site, back, kind, root) if base is None else _plans(family, back, site, base, root)
     for plan in plans:
-        moves = plan.moves if base is None else turned(plan.moves, reduce=kind is not Kind.GATHER)
+        messages = plan.messages if base is None else turned(plan.messages, reduce=kind is not Kind.GATHER)
         collective = Collective(kind, topology.num_ranks, plan.chunks_per_rank, root)
         size = collective.chunk_bytes(size_bytes)
-        drafts = as_drafts(topology, size, moves)
-        if drafts is None:
+        untimed = as_untimed(topology, size, messages)
+        if untimed is None:
             continue
-        schedule = build_schedule(topology, collective, size, drafts)
+        schedule = build_schedule(topology, collective, size, untimed)
         yield from _in_orders(plan.name, schedule)
-        if len(schedule.messages) > len(drafts):  # batches were cut, because their chunks are no neighbours
-            staged = build_schedule(topology, collective, size, drafts, as_named=True)
+        if len(schedule.messages) > len(untimed):  # messages were cut, because their chunks are no neighbours
+            staged = build_schedule(topology, collective, size, untimed, as_named=True)
             yield from _in_orders(f"{plan.name}, staged", staged)
 
 
@@ -115,7 +115,7 @@ def _in_orders(name: str, schedule: Schedule) -> Iterator[BaselineVariant]:
     """The schedule in its plan's order, and in the order in which messages are ready where that is faster."""
     yield BaselineVariant(name, schedule)
     topology, chunk_bytes = schedule.topology, schedule.chunk_bytes
-    ready_first = replace(schedule, messages=dispatch_messages(topology, chunk_bytes, drafts_of(schedule)))
+    ready_first = replace(schedule, messages=dispatch_messages(topology, chunk_bytes, untimed_messages(schedule)))
     if ready_first.makespan_us < schedule.makespan_us * (1 - _WORTH_IT):
         yield BaselineVariant(f"{name}, as it comes", ready_first)
 

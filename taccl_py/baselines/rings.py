@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from taccl_py.collective import Kind
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage, TemplatePlan, in_turn, turned
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, TemplatePlan, in_turn, turned
 from taccl_py.synthesis.templates.patterns import Axis, Pass, spread
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.synthesis.templates.spreading import ring_sets
@@ -24,8 +24,8 @@ def ring_plans(site: TemplateSite, kind: Kind, root: int) -> Iterator[TemplatePl
         num_rings = len(rings)
         if kind is Kind.BROADCAST:
             for pieces in _PIECES:
-                moves = [_down(ring, root, channel, num_rings, pieces) for channel, ring in enumerate(rings)]
-                yield TemplatePlan(f"{num_rings} rings, {pieces} pieces", num_rings * pieces, _together(moves))
+                messages = [_down(ring, root, channel, num_rings, pieces) for channel, ring in enumerate(rings)]
+                yield TemplatePlan(f"{num_rings} rings, {pieces} pieces", num_rings * pieces, _together(messages))
             continue
         gather = _together(_around(ring, channel, num_rings) for channel, ring in enumerate(rings))
         if kind is Kind.ALLGATHER:
@@ -35,7 +35,7 @@ def ring_plans(site: TemplateSite, kind: Kind, root: int) -> Iterator[TemplatePl
             yield TemplatePlan(f"{num_rings} rings", num_rings, in_turn(turned(collect, reduce=True), gather))
 
 
-def _around(ring: Sequence[int], channel: int, num_rings: int) -> Moves:
+def _around(ring: Sequence[int], channel: int, num_rings: int) -> TemplateMessages:
     """AllGather of every rank's chunk of this channel."""
     size = len(ring)
     return tuple(
@@ -45,7 +45,7 @@ def _around(ring: Sequence[int], channel: int, num_rings: int) -> Moves:
     )
 
 
-def _down(ring: Sequence[int], root: int, channel: int, num_rings: int, pieces: int) -> Moves:
+def _down(ring: Sequence[int], root: int, channel: int, num_rings: int, pieces: int) -> TemplateMessages:
     """Broadcast of this channel's pieces along the ring, which is cut open before the root."""
     start = ring.index(root)
     chain = [*ring[start:], *ring[:start]]
@@ -56,8 +56,8 @@ def _down(ring: Sequence[int], root: int, channel: int, num_rings: int, pieces: 
     )
 
 
-def _together(parts: Iterable[Moves]) -> Moves:
-    return tuple(sorted((move for part in parts for move in part), key=lambda move: move.start))
+def _together(parts: Iterable[TemplateMessages]) -> TemplateMessages:
+    return tuple(sorted((message for part in parts for message in part), key=lambda message: message.start))
 
 
 def hierarchical_plans(site: TemplateSite, back: TemplateSite, kind: Kind) -> Iterator[TemplatePlan]:
@@ -78,23 +78,23 @@ def hierarchical_plans(site: TemplateSite, back: TemplateSite, kind: Kind) -> It
         return
     own = {rank: (rank,) for rank in range(site.topology.num_ranks)}
     gather = spread(axes, own)
-    name, moves = "rings across nodes, then inside", gather
+    name, messages = "rings across nodes, then inside", gather
     if kind is Kind.ALLREDUCE:
         collect = turned(spread(back_axes, own), reduce=True)
-        name, moves = "rings inside nodes, across and inside", in_turn(collect, gather)
+        name, messages = "rings inside nodes, across and inside", in_turn(collect, gather)
     if kind in (Kind.ALLGATHER, Kind.ALLREDUCE):
-        yield TemplatePlan(name, 1, moves)
-        yield TemplatePlan(f"{name}, chunk by chunk", 1, _one_by_one(moves))
+        yield TemplatePlan(name, 1, messages)
+        yield TemplatePlan(f"{name}, chunk by chunk", 1, _one_by_one(messages))
 
 
-def _one_by_one(moves: Moves) -> Moves:
+def _one_by_one(messages: TemplateMessages) -> TemplateMessages:
     """Every chunk in a message of its own; of those that could go together, what the sender had first goes first."""
     arrived: dict[tuple[int, int], float] = {}
     alone = []
-    for move in sorted(moves, key=lambda each: each.start):
-        ready = sorted(move.chunks, key=lambda chunk: (arrived.get((chunk, move.src), 0.0), chunk))
-        alone += [replace(move, chunks=(chunk,)) for chunk in ready]
-        arrived.update({(chunk, move.dst): move.end for chunk in ready})
+    for message in sorted(messages, key=lambda each: each.start):
+        ready = sorted(message.chunks, key=lambda chunk: (arrived.get((chunk, message.src), 0.0), chunk))
+        alone += [replace(message, chunks=(chunk,)) for chunk in ready]
+        arrived.update({(chunk, message.dst): message.end for chunk in ready})
     return tuple(alone)
 
 
@@ -148,10 +148,15 @@ def _two_steps(site: TemplateSite) -> Iterator[TemplatePlan]:
         yield TemplatePlan("inside nodes, then across", 1, in_turn(*steps))
 
 
-def _staggered(sends: dict[tuple[int, int], list[int]], num_ranks: int) -> Moves:
+def _staggered(sends: dict[tuple[int, int], list[int]], num_ranks: int) -> TemplateMessages:
     """Messages of one step, ranks beginning with different receivers so that nobody is sent to by all at once."""
-    moves = [
+    messages = [
         TemplateMessage(src, dst, tuple(chunks), (dst - src) % num_ranks, num_ranks)
         for (src, dst), chunks in sends.items()
     ]
-    return tuple(sorted((replace(move, end=move.start + 1) for move in moves), key=lambda move: (move.start, move.src)))
+    return tuple(
+        sorted(
+            (replace(message, end=message.start + 1) for message in messages),
+            key=lambda message: (message.start, message.src),
+        )
+    )

@@ -10,7 +10,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage, TemplatePlan, cut, end_of, shifted, turned
+from taccl_py.synthesis.templates.messages import (
+    TemplateMessage,
+    TemplateMessages,
+    TemplatePlan,
+    cut,
+    end_of,
+    shifted,
+    turned,
+)
 from taccl_py.synthesis.templates.site import TemplateSite
 
 # Into how many pieces every tree's data is cut, and the most messages that are worth it.
@@ -53,15 +61,15 @@ class _Tree:
 
     edges: tuple[tuple[int, int], ...]
 
-    def once(self, chunks: tuple[int, ...]) -> Moves:
+    def once(self, chunks: tuple[int, ...]) -> TemplateMessages:
         """Broadcast of one piece: a rank serves its children one after the other."""
         when: dict[int, int] = {self.edges[0][0]: 0}
-        moves = []
+        messages = []
         for src, dst in self.edges:
-            moves.append(TemplateMessage(src, dst, chunks, when[src], when[src] + 1))
+            messages.append(TemplateMessage(src, dst, chunks, when[src], when[src] + 1))
             when[dst] = when[src] + 1
             when[src] += 1
-        return tuple(moves)
+        return tuple(messages)
 
     @property
     def most_sends(self) -> int:
@@ -117,16 +125,16 @@ def _edges(chains: Sequence[Sequence[int]], parents: Sequence[int]) -> list[tupl
     return edges
 
 
-def _up_and_down(trees: Sequence[_Tree], shares: Sequence[tuple[int, ...]], *, overlapped: bool) -> Moves:
+def _up_and_down(trees: Sequence[_Tree], shares: Sequence[tuple[int, ...]], *, overlapped: bool) -> TemplateMessages:
     """Sums up the trees and results down, pieces by turns; overlapped pieces go down while later ones still go up."""
     height = max(end_of(tree.once(())) for tree in trees)
     period = max(tree.most_sends for tree in trees) * (1 if overlapped else len(shares))
     rounds = len(shares) // len(trees)
     down_at = height if overlapped else height + period * rounds
-    moves: list[TemplateMessage] = []
+    messages: list[TemplateMessage] = []
     for number, chunks in enumerate(shares):
         once = trees[number % len(trees)].once(chunks)
         begin = number // len(trees) * (period if overlapped else 1)
-        moves += shifted(turned(once, reduce=True), begin)
-        moves += shifted(once, begin + down_at)
-    return tuple(sorted(moves, key=lambda move: move.start))
+        messages += shifted(turned(once, reduce=True), begin)
+        messages += shifted(once, begin + down_at)
+    return tuple(sorted(messages, key=lambda message: message.start))

@@ -17,7 +17,7 @@ from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.profiles.view import machine_under
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.timing import dispatch_messages, time_messages
-from taccl_py.schedule.transform import drafts_of
+from taccl_py.schedule.transform import untimed_messages
 from taccl_py.synthesis.bounds.runtime import ProtocolView, likely_views
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Engine, Events, Options, Synthesis
@@ -86,9 +86,9 @@ def retimed(schedule: Schedule, topology: Topology) -> Iterator[Schedule]:
 
     With other times a message may start after the arrival of something that it was to go before, which sums cannot bear.
     """
-    drafts = drafts_of(schedule)
+    untimed = untimed_messages(schedule)
     for timing in (time_messages, dispatch_messages):
-        moved = replace(schedule, topology=topology, messages=timing(topology, schedule.chunk_bytes, drafts))
+        moved = replace(schedule, topology=topology, messages=timing(topology, schedule.chunk_bytes, untimed))
         if not verify_any(moved):
             yield moved
             break

@@ -58,27 +58,27 @@ def dispatch_messages(topology: Topology, chunk_bytes: float, untimed: Sequence[
     return tuple(clock.message(i) for i in clock.dispatch())
 
 
-def dispatch_drafts(
+def dispatch_untimed(
     topology: Topology, sizes_bytes: Sequence[float], untimed: Sequence[UntimedMessage]
 ) -> list[UntimedMessage]:
     """The plan with the times of `dispatch_messages`, every message having a size of its own."""
     clock = _ScheduleClock(topology, sizes_bytes, untimed)
     clock.dispatch()
-    return clock.drafts_as_sent()
+    return clock.as_sent()
 
 
-def time_drafts(
+def time_untimed(
     topology: Topology, sizes_bytes: Sequence[float], untimed: Sequence[UntimedMessage]
 ) -> list[UntimedMessage]:
     """The plan with the times of `time_messages`, every message having a size of its own."""
     clock = _ScheduleClock(topology, sizes_bytes, untimed)
     clock.send_in_order()
-    return clock.drafts_as_sent()
+    return clock.as_sent()
 
 
 def plan_us(topology: Topology, sizes_bytes: Sequence[float], untimed: Sequence[UntimedMessage]) -> float:
     """Arrival of the last message of a plan, every message having a size of its own and the plan's order being kept."""
-    return max((message.end for message in time_drafts(topology, sizes_bytes, untimed)), default=0.0)
+    return max((message.end for message in time_untimed(topology, sizes_bytes, untimed)), default=0.0)
 
 
 def _sizes_bytes(chunk_bytes: float, untimed: Sequence[UntimedMessage]) -> list[float]:
@@ -168,7 +168,7 @@ class _ScheduleClock:
         message = self.untimed[i]
         return Message(message.link, message.chunks, self.start_us[i], self.end_us[i], message.reduce, message.packed)
 
-    def drafts_as_sent(self) -> list[UntimedMessage]:
+    def as_sent(self) -> list[UntimedMessage]:
         """The plan with the times at which messages were sent."""
         times = zip(self.untimed, self.start_us, self.end_us, strict=True)
         return [UntimedMessage(d.link, d.chunks, start, end, d.reduce, d.lead, d.packed) for d, start, end in times]

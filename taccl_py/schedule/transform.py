@@ -14,7 +14,7 @@ from taccl_py.topology.model import Topology
 _COMBINED = {Kind.BROADCAST: Kind.REDUCE, Kind.ALLGATHER: Kind.REDUCESCATTER}
 
 
-def drafts_of(schedule: Schedule, offset: float = 0.0) -> list[UntimedMessage]:
+def untimed_messages(schedule: Schedule, offset: float = 0.0) -> list[UntimedMessage]:
     """The messages of a schedule as a plan, all times shifted by `offset`."""
     return [
         UntimedMessage(m.link, m.chunks, m.start_us + offset, m.end_us + offset, m.reduce, packed=m.packed)
@@ -76,7 +76,7 @@ def allreduce(gather: Schedule, reversed_gather: Schedule) -> Schedule:
     topology = gather.topology
     collective = Collective(Kind.ALLREDUCE, gather.collective.num_ranks, gather.collective.chunks_per_rank)
     first = backwards(reversed_gather, topology)
-    second = drafts_of(gather, offset=reversed_gather.makespan_us)
+    second = untimed_messages(gather, offset=reversed_gather.makespan_us)
     return _reordered(build_schedule(topology, collective, gather.chunk_bytes, [*first, *second]))
 
 
@@ -87,7 +87,7 @@ def _reordered(schedule: Schedule) -> Schedule:
 
 def dispatched(schedule: Schedule) -> Schedule:
     """The same messages, sent in an order of their own if that is faster: of those that could go first, what has the longest path to go."""
-    messages = dispatch_messages(schedule.topology, schedule.chunk_bytes, drafts_of(schedule))
+    messages = dispatch_messages(schedule.topology, schedule.chunk_bytes, untimed_messages(schedule))
     other = replace(schedule, messages=messages)
     return other if other.makespan_us < schedule.makespan_us else schedule
 
@@ -106,7 +106,7 @@ def mirrored(schedule: Schedule) -> Schedule | None:
         if lane >= len(lanes) or not _same_cost(topology, index, turned, lanes[lane]):
             return None
         link_of.append(lanes[lane])
-    untimed = [replace(message, link=link_of[message.link]) for message in drafts_of(schedule)]
+    untimed = [replace(message, link=link_of[message.link]) for message in untimed_messages(schedule)]
     copy = build_schedule(turned, schedule.collective, schedule.chunk_bytes, untimed)
     return copy if copy.makespan_us <= schedule.makespan_us * (1 + RELATIVE) else None
 
@@ -139,5 +139,5 @@ def in_pieces(schedule: Schedule, pieces: int) -> Schedule:
 
 def resized(schedule: Schedule, chunk_bytes: float) -> Schedule:
     """The same decisions with chunks of another size; its provenance, which is of one size, is left out."""
-    messages = time_messages(schedule.topology, chunk_bytes, drafts_of(schedule))
+    messages = time_messages(schedule.topology, chunk_bytes, untimed_messages(schedule))
     return replace(schedule, chunk_bytes=chunk_bytes, messages=messages, origin=None)

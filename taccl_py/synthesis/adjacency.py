@@ -34,7 +34,7 @@ def predecessors(quotient: Quotient) -> dict[int, int]:
     """For an arc, the arc on the same link that carries the chunk just before its own, on (nearly) every link of the orbit.
 
     A rotation wraps the numbering around at some link of an orbit, where two chunks are not neighbours after all. One message
-    more there costs less than giving up the batch everywhere; the exact timing of the lifted schedule charges it.
+    more there costs less than giving up the joint message everywhere; the exact timing of the lifted schedule charges it.
     """
     places = _places(quotient)
     links = quotient.problem.topology.links
@@ -57,13 +57,13 @@ def predecessors(quotient: Quotient) -> dict[int, int]:
         candidate, count = max(before.items(), key=lambda item: (item[1], -item[0]))
         if candidate >= 0 and count >= PARAMS.least_joint_part * len(own):
             found[arc] = candidate
-    return _without_circles(found)
+    return _without_cycles(found)
 
 
-def _without_circles(predecessor: dict[int, int]) -> dict[int, int]:
+def _without_cycles(predecessor: dict[int, int]) -> dict[int, int]:
     """Drop one entry of every cycle, which the images of a chunk under a rotation form where its orbit wraps around."""
     kept: dict[int, int] = {}
-    # Some arc on the way to the first one of a chain: chains of many chunks would be long ways.
+    # Some arc towards the first one of a chain: chains of many chunks would take long.
     ahead: dict[int, int] = {}
     for arc, before in predecessor.items():
         first = before

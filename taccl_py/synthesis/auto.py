@@ -127,7 +127,7 @@ def quick_runs(demand: Demand) -> list[EngineRun]:
     runs = [] if templates in left_out_runs(demand) else [templates]
     if _has_hierarchy(demand):
         runs.append(EngineRun(_HIERARCHY, demand))
-        # Data from one root is worth a search for the way to each rank, unless it is much and its way plain.
+        # Data from one root is worth a search for the path to each rank, unless it is much and its path plain.
         rooted = (
             demand.kind in (Kind.BROADCAST, Kind.REDUCE)
             and demand.topology.num_ranks <= PARAMS.most_greedy_ranks_of_rooted
@@ -185,7 +185,7 @@ def _is_for_greedy(demand: Demand) -> bool:
     """True if greedy is quick, and nothing else follows links as they are, on a machine that is too large to search.
 
     That is so where links are missing or slow or nodes differ, between nodes in AllReduce alone, where sums go to who has most
-    bandwidth, and in AllToAll, whose ways it chooses one by one; and, but for AllToAll, on one node of fewer ranks whose links
+    bandwidth, and in AllToAll, whose paths it chooses one by one; and, but for AllToAll, on one node of fewer ranks whose links
     differ, and between few nodes inside which not all ranks are linked.
     """
     topology = demand.topology

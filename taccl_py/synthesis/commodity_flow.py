@@ -140,8 +140,8 @@ class _Layout:
         topology = commodities.topology
         ranks = topology.num_ranks
         label = orbit_labels(ranks, [np.array(g.rank, dtype=np.int64) for g in commodities.generators])
-        sending = np.flatnonzero(commodities.wanted_mb.any(axis=1))
-        sources = sending[label[sending] == sending]
+        senders = np.flatnonzero(commodities.wanted_mb.any(axis=1))
+        sources = senders[label[senders] == senders]
         weight = np.bincount(label, minlength=ranks)[sources].astype(float)
         dst = np.array([link.dst for link in topology.links], dtype=np.int64)
         owner, link = np.nonzero(commodities.permitted[sources] & (dst[None, :] != sources[:, None]))

@@ -56,7 +56,7 @@ class Demand:
     sketch
         Restrictions and hints, or None.
     chunks_per_rank
-        How finely shares are cut, or None to leave it to the engine.
+        Number of chunks of a shard, or None to leave it to the engine.
     """
 
     topology: Topology

@@ -104,7 +104,7 @@ class _GreedyState:
         self.wanted = int(quotient.required.sum())
         self.arrivals = [(0, state) for state in range(quotient.num_states) if quotient.source[state]]
         self.events = [0]
-        self.batches: list[OrbitMessage] = []
+        self.messages: list[OrbitMessage] = []
         self.after: dict[int, list[int]] = {}
         for own, other in routes.own_first_pairs:
             self.after.setdefault(other, []).append(own)
@@ -143,7 +143,7 @@ class _GreedyState:
             self.entered[head] = True
             self.wanted -= bool(self.q.required[head])
             heapq.heappush(self.arrivals, (end, head))
-        self.batches.append(OrbitMessage(arcs, float(now), float(end)))
+        self.messages.append(OrbitMessage(arcs, float(now), float(end)))
 
 
 class _UrgentRun(_GreedyState):
@@ -178,7 +178,7 @@ class _UrgentRun(_GreedyState):
                 elif self.is_free(arc, now) and not any(own in waiting for own in self.after.get(arc, ())):
                     self.start((arc,), now)
                     waiting.discard(arc)
-        return None if self.wanted else tuple(self.batches)
+        return None if self.wanted else tuple(self.messages)
 
 
 class _EfficientRun(_GreedyState):
@@ -205,7 +205,7 @@ class _EfficientRun(_GreedyState):
         self.ready: dict[int, set[int]] = {link: set() for link in self.on_link}
 
     def _links_to_spare(self) -> list[int]:
-        """Costly links that a restart does without: often one relay that batches beats many that each pay alpha."""
+        """Costly links that a restart does without: often one relay that joins chunks beats many that each pay alpha."""
         alpha = {link: self.grid.alpha[arcs[0]] for link, arcs in self.on_link.items()}
         costly = [link for link in alpha if alpha[link] == max(alpha.values())]
         if not self.jitter or len(costly) in (1, len(alpha)) or self.rng.random() < PARAMS.all_links_probability:
@@ -228,7 +228,7 @@ class _EfficientRun(_GreedyState):
                         self.ready[self.link_of[arc]].add(arc)
             while (run := self._best_run(now)) is not None:
                 self.start(run, now)
-        return None if self.wanted else tuple(self.batches)
+        return None if self.wanted else tuple(self.messages)
 
     def _best_run(self, now: int) -> tuple[int, ...] | None:
         best: tuple[float, tuple[int, ...]] | None = None

@@ -359,7 +359,7 @@ def _cp_policy(search: Search, _solver: str) -> None:
 
 
 def _cp_without_symmetry(search: Search, _solver: str) -> None:
-    """Neighbourhood search on the whole problem, where chunks that the symmetry exchanges may go different ways."""
+    """Neighbourhood search on the whole problem, where chunks that the symmetry exchanges may take different paths."""
     problem = search.quotient.problem
     if (
         search.done
@@ -411,7 +411,7 @@ def _linear_contiguity(search: Search, solver: str) -> None:
     """Stage 3: contiguity and exact times in the incumbent's order."""
     if search.done or not search.joins:
         return
-    alone = tuple(batch for batch in search.best_plan or () if len(batch.arcs) == 1)
+    alone = tuple(message for message in search.best_plan or () if len(message.arcs) == 1)
     if len(alone) != len(search.best_plan or ()):
         return
     with search.stage("contiguity"):

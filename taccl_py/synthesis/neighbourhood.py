@@ -55,7 +55,7 @@ def improve(search: Search, rounds: int) -> None:
                 return
             parts = [_part(search, plan, rng, round(size)) for _ in range(PARAMS.parts_at_once)]
             seeds = [number * PARAMS.parts_at_once + i for i in range(PARAMS.parts_at_once)]
-            answers = list(pool.map(lambda job: _solve(search, job[0], job[1]), zip(parts, seeds, strict=True)))
+            answers = list(pool.map(lambda pair: _solve(search, pair[0], pair[1]), zip(parts, seeds, strict=True)))
             better = min((a for a in answers if a is not None), key=lambda a: _quality(search, a), default=None)
             if better is None or _quality(search, better) >= _quality(search, plan):
                 size += 0.5
@@ -97,8 +97,8 @@ def _rarest_pair(search: Search, plan: Plan, number: int) -> Focus:
     """All that is sent over one of the links that carry least."""
     heads = search.quotient.head.tolist()
     entered: dict[int, list[int]] = {}
-    for batch in plan:
-        for arc in batch.arcs:
+    for message in plan:
+        for arc in message.arcs:
             entered.setdefault(int(search.quotient.link_orbit[arc]), []).append(heads[arc])
     order = sorted(entered.values(), key=lambda states: (len(states), states))
     return Focus(plan, frozenset(order[number // 2 % len(order)]))
@@ -114,22 +114,22 @@ def _solve(search: Search, focus: Focus, seed: int, work: float = PARAMS.part_wo
 
 def _quality(search: Search, plan: Plan) -> tuple[float, float]:
     required, heads = search.quotient.required, search.quotient.head
-    return plan_end(plan), sum(batch.end for batch in plan for arc in batch.arcs if required[heads[arc]])
+    return plan_end(plan), sum(message.end for message in plan for arc in message.arcs if required[heads[arc]])
 
 
 def _part(search: Search, plan: Plan, rng: random.Random, size: int) -> Focus:
-    """Choose states that belong together in one of four ways, as many as `size` and the limit on arcs allow."""
+    """Choose states that belong together by one of four rules, as many as `size` and the limit on arcs allow."""
     q = search.quotient
     heads = q.head.tolist()
-    states = [heads[arc] for batch in plan for arc in batch.arcs]
-    way = rng.randrange(4)
-    if way == 0:  # around a time
+    states = [heads[arc] for message in plan for arc in message.arcs]
+    choice = rng.randrange(4)
+    if choice == 0:  # around a time
         first = rng.randrange(len(states))
         order = states[first:] + states[:first][::-1]
-    elif way == 1:
+    elif choice == 1:
         order = rng.sample(states, len(states))
     else:  # whole chunks, or whole ranks
-        key = search.chunk_of if way == 2 else search.rank_of
+        key = search.chunk_of if choice == 2 else search.rank_of
         groups = sorted({key[state] for state in states})
         place = {group: index for index, group in enumerate(rng.sample(groups, len(groups)))}
         order = sorted(states, key=lambda state: place[key[state]])

@@ -2,7 +2,7 @@
 
 The cost model is SCCL's (Cai et al., PPoPP'21): an algorithm with C chunks per rank, S steps and R rounds takes
 ``S * alpha + R / C * L * beta``. For each number of steps the least R / C is searched, in order of R / C; whatever is skipped on the
-way was proved impossible, or is named as open. A bound on the bandwidth of any algorithm ends the walk.
+one was proved impossible, or is named as open. A bound on the bandwidth of any algorithm ends the walk.
 
 AllReduce is, as in SCCL, a ReduceScatter followed by an AllGather of as many steps and rounds, and its points are the best of those.
 Another AllReduce may be better, such as an exchange of everything in one step, so the limits of the front are not twice those of the
@@ -218,7 +218,7 @@ def _fewest_steps(demand: Demand) -> int:
     """Steps without which some wanted rank cannot be reached; the collective is a routed one."""
     collective = demand.collective(1)
     problem = Problem.build(demand.topology, collective, demand.sketch, demand.chunk_bytes(collective))
-    # A symmetry that takes a way to another one into the same rank leaves both out.
+    # A symmetry that takes a path to another one into the same rank leaves both out.
     quotient = Quotient.of(problem.without_symmetry())
     hops = fewest_hops(quotient)
     return max(hops[state] for state in range(quotient.num_states) if quotient.required[state])

@@ -1,4 +1,4 @@
-"""Plan: what an engine decides on a quotient, and its way back to a schedule of the full problem."""
+"""Plan: what an engine decides on a quotient, and its lift to a schedule of the full problem."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ Plan = tuple[OrbitMessage, ...]
 
 def plan_end(plan: Plan) -> float:
     """Makespan of a plan in its own unit."""
-    return max((batch.end for batch in plan), default=0.0)
+    return max((message.end for message in plan), default=0.0)
 
 
 def lift(quotient: Quotient, plan: Sequence[OrbitMessage]) -> Schedule:
-    """Schedule of the full problem: every member of every batch that is of use, timed exactly."""
+    """Schedule of the full problem: every member of every message that is of use, timed exactly."""
     problem = quotient.problem
-    drafts = []
-    for batch in _in_order(quotient, plan):
+    untimed = []
+    for message in _in_order(quotient, plan):
         chunks_on: dict[int, list[int]] = {}
-        for arc in batch.arcs:
+        for arc in message.arcs:
             for chunk, link in quotient.members(arc):
                 chunks_on.setdefault(link, []).append(chunk)
         for link, chunks in sorted(chunks_on.items()):
             lead = frozenset(chunk for chunk in chunks if problem.goes_first(chunk, link))
-            drafts.append(UntimedMessage(link, tuple(chunks), batch.start, batch.end, lead=lead))
-    return build_schedule(problem.topology, problem.collective, problem.chunk_bytes, drafts)
+            untimed.append(UntimedMessage(link, tuple(chunks), message.start, message.end, lead=lead))
+    return build_schedule(problem.topology, problem.collective, problem.chunk_bytes, untimed)
 
 
 def plan_of(quotient: Quotient, schedule: Schedule) -> Plan | None:
@@ -72,8 +72,8 @@ def on_grid(quotient: Quotient, grid: TimeGrid, joins: Mapping[int, int], plan: 
     free = [0] * (int(quotient.resource_orbit.max()) + 1)
     holds = {state: 0 for state in range(quotient.num_states) if quotient.source[state]}
     result = []
-    for batch in _in_order(quotient, plan):
-        for arcs in leaders_first(chains(batch.arcs, joins), _leaders(quotient, batch.arcs)):
+    for message in _in_order(quotient, plan):
+        for arcs in leaders_first(chains(message.arcs, joins), _leaders(quotient, message.arcs)):
             first, size = arcs[0], len(arcs)
             start = max(holds[int(quotient.tail[arc])] for arc in arcs)
             start = max(start, *(free[resource] for resource in quotient.resources[first]))
@@ -87,11 +87,11 @@ def on_grid(quotient: Quotient, grid: TimeGrid, joins: Mapping[int, int], plan: 
 
 
 def _in_order(quotient: Quotient, plan: Sequence[OrbitMessage]) -> list[OrbitMessage]:
-    """Batches by start, without arcs to a relay that sends the chunk to nobody who wants it (models do not mind them)."""
+    """Messages by start, without arcs to a relay that sends the chunk to nobody who wants it (models do not mind them)."""
     tails, heads = quotient.tail.tolist(), quotient.head.tolist()
     into: dict[int, list[int]] = {}
-    for batch in plan:
-        for arc in batch.arcs:
+    for message in plan:
+        for arc in message.arcs:
             into.setdefault(heads[arc], []).append(arc)
     of_use = {state for state in into if quotient.required[state]}
     found = list(of_use)
@@ -99,8 +99,8 @@ def _in_order(quotient: Quotient, plan: Sequence[OrbitMessage]) -> list[OrbitMes
         before = {tails[arc] for arc in into.get(found.pop(), ())} - of_use
         of_use |= before
         found += before
-    kept = [replace(batch, arcs=tuple(arc for arc in batch.arcs if heads[arc] in of_use)) for batch in plan]
-    return sorted((batch for batch in kept if batch.arcs), key=lambda batch: (batch.start, batch.arcs))
+    kept = [replace(message, arcs=tuple(arc for arc in message.arcs if heads[arc] in of_use)) for message in plan]
+    return sorted((message for message in kept if message.arcs), key=lambda message: (message.start, message.arcs))
 
 
 def _leaders(quotient: Quotient, arcs: Sequence[int]) -> set[int]:

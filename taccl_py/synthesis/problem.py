@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from taccl_py.collective import Collective
 from taccl_py.errors import InputError
 from taccl_py.sketch.model import Sketch
-from taccl_py.synthesis.restrict import find_ways
+from taccl_py.synthesis.restrict import find_allowed_links
 from taccl_py.synthesis.symmetry import Generator, make_generator
 from taccl_py.topology.model import Topology
 
@@ -86,15 +86,15 @@ class Problem:
         InputError
             If the sketch contradicts the topology.
         Infeasible
-            If some chunk has no way left.
+            If some chunk has no path left.
         """
         if sketch is not None:
             sketch.check_fits(topology)
-        ways = find_ways(topology, collective, sketch, most_hops)
+        reach = find_allowed_links(topology, collective, sketch, most_hops)
         generators = []
         wanted = sketch.generators(topology) if sketch else tuple(("", image) for image in topology.symmetry)
         for field, image in wanted:
-            generator = make_generator(topology, collective, ways.permitted, image)
+            generator = make_generator(topology, collective, reach.permitted, image)
             if isinstance(generator, Generator):
                 generators.append(generator)
             elif sketch is not None and generator:
@@ -103,10 +103,10 @@ class Problem:
                     path=sketch.source or f"sketch {sketch.name}",
                     field=sketch.word(field),
                 )
-        for mask in (ways.permitted, ways.allowed):
+        for mask in (reach.permitted, reach.allowed):
             mask.setflags(write=False)
         return Problem(
-            topology, collective, sketch, chunk_bytes, ways.permitted, ways.allowed, tuple(generators), ways.narrowed
+            topology, collective, sketch, chunk_bytes, reach.permitted, reach.allowed, tuple(generators), reach.narrowed
         )  # fmt: skip
 
     def with_order_kept(self) -> Problem:

@@ -1,7 +1,7 @@
 """Race: several engines on several demands, each run in a process of its own.
 
 The results come back in the order of the runs, whoever was first, so what is made of them does not depend on timing. A run
-that has no answer (an engine that cannot serve the demand, no way through a sketch, no time) says why.
+that has no answer (an engine that cannot serve the demand, no path through a sketch, no time) says why.
 
 Under a budget of work, a race takes what it would take on `Params.processors` processors, whatever processors there are: runs count what they do, and
 one that would not have begun there in time has no answer.

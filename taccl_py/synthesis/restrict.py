@@ -134,7 +134,7 @@ class AllowedLinks:
     allowed
         Of these, the ones that engines consider.
     narrowed
-        Whether ways of use were left out, to have fewer choices.
+        Whether useful paths were left out, to have fewer choices.
     """
 
     permitted: Mask
@@ -142,7 +142,7 @@ class AllowedLinks:
     narrowed: bool
 
 
-def find_ways(
+def find_allowed_links(
     topology: Topology, collective: Collective, sketch: Sketch | None, most_hops: int | None = None
 ) -> AllowedLinks:
     """Apply a sketch's restrictions and leave out what can be of no use.
@@ -161,7 +161,7 @@ def find_ways(
     Raises
     ------
     Infeasible
-        Naming the chunk, the rank and the restriction that took the last way.
+        Naming the chunk, the rank and the restriction that took the last path.
     """
     reach = RestrictionArrays.of(topology, collective)
     allowed = _physical(reach)
@@ -185,7 +185,7 @@ def find_ways(
 
 
 def _short_enough(reach: RestrictionArrays, allowed: Mask, hops: Hops, through: Hops) -> Mask:
-    """Links on ways that are short enough, for chunks wanted by one rank: the more hops the fewer choices there are."""
+    """Links on paths that are short enough, for chunks wanted by one rank: the more hops the fewer choices there are."""
     single = (reach.wanted.sum(axis=1) == 1)[:, None]
     if int((allowed & single).sum()) <= PARAMS.most_free_pairs:
         return np.ones_like(allowed)

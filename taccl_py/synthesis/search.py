@@ -193,9 +193,9 @@ class Search:
         ):
             self.best, self.best_plan, self.proven = other.best, None, False
 
-    def limits_for(self, share: float, work: float | None) -> Limits:
-        """Limits of one solve: a share of the time left, and an amount of work."""
-        return replace(self.limits.within(self.deadline.left * share, work))
+    def limits_for(self, part: float, work: float | None) -> Limits:
+        """Limits of one solve: a part of the time left, and an amount of work."""
+        return replace(self.limits.within(self.deadline.left * part, work))
 
     def progress(self) -> Callable[[float, float], None]:
         """Return a callback that reports a solver's objective in microseconds."""

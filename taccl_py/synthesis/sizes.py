@@ -55,7 +55,7 @@ class Chains:
 
     Attributes
     ----------
-    shares
+    shards
         Pieces among which data can be moved.
     pieces
         Pieces of every message.
@@ -69,7 +69,7 @@ class Chains:
         About how long all takes.
     """
 
-    shares: Sequence[Sequence[int]]
+    shards: Sequence[Sequence[int]]
     pieces: Sequence[Sequence[int]]
     costs: Sequence[Sequence[MessageTime]]
     brought_by: Sequence[Sequence[int]]
@@ -79,7 +79,7 @@ class Chains:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes of all pieces, on average 1 in every share, and the time of the plan with them."""
+    """Sizes of all pieces, on average 1 in every shard, and the time of the plan with them."""
 
     sizes: tuple[float, ...]
     time_us: float
@@ -95,13 +95,13 @@ def best_sizes(chains: Chains, limits: Limits) -> Sizes | None:
     """
     if sum(map(len, chains.brought_by)) > limits.seconds * PARAMS.rows_per_second:
         return None
-    num_pieces = sum(len(share) for share in chains.shares)
+    num_pieces = sum(len(shard) for shard in chains.shards)
     end = num_pieces + len(chains.pieces)
     # Times in units of the order of a message's, so that all figures are of one order.
     unit_us = chains.scale_us / len(chains.pieces) ** 0.5
     rows = ConstraintRows()
-    for share in chains.shares:
-        rows.add([(piece, 1.0) for piece in share], len(share), len(share))
+    for shard in chains.shards:
+        rows.add([(piece, 1.0) for piece in shard], len(shard), len(shard))
 
     def after(column: int, message: int, cost: MessageTime) -> None:
         """Let a column come so long after the start of a message."""

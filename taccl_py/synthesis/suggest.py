@@ -2,7 +2,7 @@
 
 A sketch is made of four independent ideas: which links inside a node to use (all, or only the fastest class), who talks between
 nodes (everybody, equal local ranks, one sender for each port that leaves the node), whose chunks a sender relays (anybody's,
-its own, or those of the ranks that reach it soonest), and how finely shares are cut. Symmetry is the machine's own, where the
+its own, or those of the ranks that reach it soonest), and how finely shards are cut. Symmetry is the machine's own, where the
 links that are left have it.
 """
 
@@ -102,7 +102,7 @@ def _in_order(found: Sequence[Suggestion]) -> list[Suggestion]:
 
 
 def candidate_sketches(demand: Demand, chunks: int) -> Iterator[Sketch]:
-    """Sketches that fit the machine and leave every chunk a way, the simplest first."""
+    """Sketches that fit the machine and leave every chunk a path, the simplest first."""
     for inside in _link_ideas(demand.topology):
         for between in _connection_ideas(demand.topology):
             sketch = _sketch(demand, inside, between, chunks)
@@ -157,7 +157,7 @@ def _sketch(demand: Demand, inside: _Idea, between: _Idea, chunks: int) -> Sketc
         if demand.collective(chunks).reduces:
             backwards = topology.reversed()
             problems.append(Problem.build(backwards, routed, sketch.for_sums(backwards), demand.chunk_bytes(routed)))
-    except TacclError:  # the machine has no such links, or a chunk has no way left
+    except TacclError:  # the machine has no such links, or a chunk has no path left
         return None
     kept = [
         image
@@ -221,7 +221,7 @@ def _connection_ideas(topology: Topology) -> Iterator[_Idea]:
 
 
 def _doors(topology: Topology) -> list[tuple[int, ...]]:
-    """Local ranks behind each of the ports through which a node is left, those with the quickest way first.
+    """Local ranks behind each of the ports through which a node is left, those with the quickest path first.
 
     Of the ports of a link it is the slowest one of the sender's side; a link without ports is a door of its own.
     """

@@ -15,7 +15,7 @@ import numpy as np
 from taccl_py.collective import Kind
 from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.schedule.timing import find_deliveries
-from taccl_py.schedule.transform import drafts_of
+from taccl_py.schedule.transform import untimed_messages
 from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.bounds.bound import best_of
 from taccl_py.synthesis.bounds.charge import Charge, idle_times
@@ -103,7 +103,7 @@ def _at_once(
     machine: Topology, members: Sequence[GroupMember], rule: Callable[[int, float], float]
 ) -> tuple[Schedule, ...]:
     """All messages in one order of places, given by group and planned start."""
-    jobs: list[QueuedMessage] = []
+    queued: list[QueuedMessage] = []
     first: list[QueuedMessage] = []
     group_of: dict[int, int] = {}
     links: list[list[int]] = []
@@ -112,20 +112,22 @@ def _at_once(
         links.append(_links(machine, member))
         group_of.update(dict.fromkeys(member.ranks, group))
         chunk_mb = schedule.chunk_bytes / BYTES_PER_MB
-        begin = len(jobs)
+        begin = len(queued)
         for m in schedule.messages:
             link, place = links[group][m.link], rule(group, m.start_us)
-            jobs.append(
+            queued.append(
                 QueuedMessage(link, m.chunks, m.reduce, len(m.chunks) * chunk_mb, place, Barrier(missing=1), m.packed)
             )
-        for job, needed in zip(jobs[begin:], find_deliveries(schedule.topology, drafts_of(schedule)), strict=True):
+        for each, needed in zip(
+            queued[begin:], find_deliveries(schedule.topology, untimed_messages(schedule)), strict=True
+        ):
             if not needed:
-                first.append(job)
+                first.append(each)
                 continue
             barrier = Barrier()
-            job.wait(barrier)
+            each.wait(barrier)
             for number in sorted(needed):
-                told = jobs[begin + number].tells
+                told = queued[begin + number].tells
                 if told is not None:
                     barrier.after(told)
     messages: list[list[Message]] = [[] for _ in members]
@@ -167,11 +169,11 @@ def together_bound(machine: Topology, groups: Sequence[Sequence[int]], kind: Kin
     found = list(alone)
     for node, inside in enumerate(machine.node_ranks):
         is_inside = np.isin(np.arange(machine.num_ranks), inside)
-        for is_near, way in ((is_inside, "out"), (~is_inside, "in")):
+        for is_near, direction in ((is_inside, "out"), (~is_inside, "in")):
             amount = sum(_crossing(kind, [bool(is_near[rank]) for rank in ranks]) for ranks in groups)
             resources = finder.cheapest_cover(np.flatnonzero(usable & is_near[net.src] & ~is_near[net.dst]))
             if amount > 0 and resources is not None:
-                reason = f"bandwidth: {amount:.3g} times the data of a group through node {node}'s ports {way}"
+                reason = f"bandwidth: {amount:.3g} times the data of a group through node {node}'s ports {direction}"
                 found.append(Charge.cut(net, resources, idle_us, amount, reason).at(size_bytes))
     node_of = net.node_of
     resources = finder.cheapest_cover(np.flatnonzero(usable & (node_of[net.src] != node_of[net.dst])))

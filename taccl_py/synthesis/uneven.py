@@ -1,7 +1,7 @@
 """Chunks of unequal size: what makes a plan faster, and what makes it fit the size.
 
 A plan fixes which chunks go together over which links and in which order. With chunks of equal size that leaves links idle
-where a piece has a longer way than another, or leaves later. The sizes are free as long as the chunks of one rank's share (of
+where a piece has a longer path than another, or leaves later. The sizes are free as long as the chunks of one rank's shard (of
 the whole buffer where it is all the same) fill it, and then the time is the longest chain of messages: a linear program in the
 sizes and the starts. Its sizes are made multiples of a finer chunk, and the plan is timed anew.
 
@@ -20,8 +20,8 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import UntimedMessage
-from taccl_py.schedule.timing import build_schedule, dispatch_drafts, find_deliveries, plan_order, plan_us
-from taccl_py.schedule.transform import drafts_of
+from taccl_py.schedule.timing import build_schedule, dispatch_untimed, find_deliveries, plan_order, plan_us
+from taccl_py.schedule.transform import untimed_messages
 from taccl_py.solvers.limits import Limits, Over, never
 from taccl_py.synthesis.engine import Demand, Proof, Synthesis
 from taccl_py.synthesis.sizes import Chains, MessageTime, PortTurn, Sizes, apportion, best_sizes, undominated
@@ -111,10 +111,10 @@ def fit_to_size(answer: Synthesis, demand: Demand, limits: Limits, *, sized: Seq
 
 def usable_counts(demand: Demand) -> tuple[int, ...]:
     """Chunks per rank that cut the demanded size into whole elements, or powers of two where one chunk does not do so either."""
-    share = demand.collective(1)
-    elements = share.chunk_bytes(demand.size_bytes) / _ELEMENT_BYTES
-    copies = share.num_chunks * share.num_ranks
-    most = max(1, min(PARAMS.most_chunks // share.chunks_per_size, MAX_CHUNK_COPIES // copies))
+    shard = demand.collective(1)
+    elements = shard.chunk_bytes(demand.size_bytes) / _ELEMENT_BYTES
+    copies = shard.num_chunks * shard.num_ranks
+    most = max(1, min(PARAMS.most_chunks // shard.chunks_per_size, MAX_CHUNK_COPIES // copies))
     if elements >= 1 and elements == int(elements):
         return tuple(count for count in range(1, most + 1) if int(elements) % count == 0)
     return tuple(1 << bit for bit in range(most.bit_length()))
@@ -139,24 +139,26 @@ def recut(schedule: Schedule, counts: Sequence[int], limits: Limits) -> Schedule
     PackageMissing
         If highspy is not installed.
     """
-    shares = _shares(schedule.collective)
+    shards = _shards(schedule.collective)
     pairs = sum(len(message.chunks) for message in schedule.messages)
-    if len(shares[0]) == 1 or len(schedule.messages) > PARAMS.most_messages or pairs > PARAMS.most_pairs:
+    if len(shards[0]) == 1 or len(schedule.messages) > PARAMS.most_messages or pairs > PARAMS.most_pairs:
         return None
     deadline = limits.deadline()
-    drafts = drafts_of(schedule)
+    untimed = untimed_messages(schedule)
     best = schedule if schedule.collective.chunks_per_rank in counts else None
     least_us = math.inf
     while deadline.left > 0 and not limits.stop.is_set():
-        found = _best_sizes(schedule, drafts, shares, limits.within(deadline.left))
+        found = _best_sizes(schedule, untimed, shards, limits.within(deadline.left))
         if found is None or found.time_us > least_us * (1 - PARAMS.least_gain):
             break
         least_us = found.time_us
-        best = _best_cut(schedule, drafts, shares, found, counts, best)
-        if len(drafts) > PARAMS.most_reordered:
+        best = _best_cut(schedule, untimed, shards, found, counts, best)
+        if len(untimed) > PARAMS.most_reordered:
             break
-        sizes_bytes = [schedule.chunk_bytes * sum(found.sizes[chunk] for chunk in draft.chunks) for draft in drafts]
-        drafts = dispatch_drafts(schedule.topology, sizes_bytes, drafts)
+        sizes_bytes = [
+            schedule.chunk_bytes * sum(found.sizes[chunk] for chunk in message.chunks) for message in untimed
+        ]
+        untimed = dispatch_untimed(schedule.topology, sizes_bytes, untimed)
     return None if best is schedule else best
 
 
@@ -164,14 +166,14 @@ def _equal_cut(schedule: Schedule, counts: Sequence[int], limits: Limits) -> Sch
     """The same plan with chunks as equal as one of the counts allows."""
     equal = Sizes((1.0,) * schedule.collective.num_chunks, 0.0)
     return _best_cut(
-        schedule, drafts_of(schedule), _shares(schedule.collective), equal, counts, None, limits.countdown()
+        schedule, untimed_messages(schedule), _shards(schedule.collective), equal, counts, None, limits.countdown()
     )
 
 
 def _best_cut(
     schedule: Schedule,
-    drafts: Sequence[UntimedMessage],
-    shares: list[range],
+    untimed: Sequence[UntimedMessage],
+    shards: list[range],
     found: Sizes,
     counts: Sequence[int],
     best: Schedule | None,
@@ -185,18 +187,18 @@ def _best_cut(
         return best
     cuts, times_us = [], list[float]()
     for count in _spread(schedule.collective.chunks_per_rank, counts):
-        cut = _ChunkCut.of(schedule, shares, found, count)
+        cut = _ChunkCut.of(schedule, shards, found, count)
         cuts.append(cut)
-        times_us.append(cut.time_us(schedule, drafts))
+        times_us.append(cut.time_us(schedule, untimed))
         # What is too many chunks for one message only becomes more messages with finer ones, which take longer to time.
         if (over() and len(cuts) > 1) or (
-            cut.is_split(drafts) and times_us[-1] > min(times_us) * PARAMS.runner_up_factor
+            cut.is_split(untimed) and times_us[-1] > min(times_us) * PARAMS.runner_up_factor
         ):
             break
     limit_us = min(times_us, default=math.inf) * (1 + PARAMS.least_gain)
     for cut, time_us in zip(cuts, times_us, strict=True):
         if time_us <= limit_us and (best is None or time_us < best.makespan_us * (1 - PARAMS.least_gain)):
-            made = cut.schedule(schedule, drafts)
+            made = cut.schedule(schedule, untimed)
             if made is not None and (best is None or made.makespan_us < best.makespan_us):
                 return made
             break
@@ -212,14 +214,14 @@ def _spread(least: int, counts: Sequence[int]) -> list[int]:
     return found
 
 
-def _shares(collective: Collective) -> list[range]:
+def _shards(collective: Collective) -> list[range]:
     """Chunks among which data can be moved: they start at the same places and are wanted at the same places."""
     size = collective.num_chunks if collective.kind is Kind.ALLREDUCE else collective.chunks_per_rank
     return [range(first, first + size) for first in range(0, collective.num_chunks, size)]
 
 
 def _best_sizes(
-    schedule: Schedule, drafts: Sequence[UntimedMessage], shares: list[range], limits: Limits
+    schedule: Schedule, untimed: Sequence[UntimedMessage], shards: list[range], limits: Limits
 ) -> Sizes | None:
     """Sizes for which the longest chain of messages is shortest."""
     topology = schedule.topology
@@ -230,23 +232,23 @@ def _best_sizes(
         occupied = (topology.resource_cost[resource] for resource in topology.resources_of[link])
         return undominated([MessageTime(alpha_us + latency_us, beta * chunk_mb) for alpha_us, beta in occupied])
 
-    deliveries = find_deliveries(topology, drafts)
+    deliveries = find_deliveries(topology, untimed)
     chains = Chains(
-        shares,
-        [draft.chunks for draft in drafts],
-        [costs(draft.link) for draft in drafts],
+        shards,
+        [message.chunks for message in untimed],
+        [costs(message.link) for message in untimed],
         [sorted(brought_by) for brought_by in deliveries],
-        list(_in_turn(schedule, drafts)),
+        list(_in_turn(schedule, untimed)),
         schedule.makespan_us,
     )
     return best_sizes(chains, limits)
 
 
-def _in_turn(schedule: Schedule, drafts: Sequence[UntimedMessage]) -> Iterator[PortTurn]:
+def _in_turn(schedule: Schedule, untimed: Sequence[UntimedMessage]) -> Iterator[PortTurn]:
     """For every resource, the messages that follow each other there."""
     last: dict[int, int] = {}
-    for message in plan_order(drafts):
-        for resource in schedule.topology.resources_of[drafts[message].link]:
+    for message in plan_order(untimed):
+        for resource in schedule.topology.resources_of[untimed[message].link]:
             if resource in last:
                 alpha_us, beta = schedule.topology.resource_cost[resource]
                 yield PortTurn(
@@ -263,39 +265,39 @@ class _ChunkCut:
     chunks_per_rank: int
 
     @staticmethod
-    def of(schedule: Schedule, shares: list[range], found: Sizes, chunks_per_rank: int) -> _ChunkCut:
+    def of(schedule: Schedule, shards: list[range], found: Sizes, chunks_per_rank: int) -> _ChunkCut:
         """As near to the sizes as whole chunks are."""
         factor = chunks_per_rank / schedule.collective.chunks_per_rank
         units: list[int] = []
-        for share in shares:
-            units += apportion([found.sizes[chunk] for chunk in share], round(factor * len(share)))
+        for shard in shards:
+            units += apportion([found.sizes[chunk] for chunk in shard], round(factor * len(shard)))
         return _ChunkCut(tuple(units), chunks_per_rank)
 
-    def time_us(self, schedule: Schedule, drafts: Sequence[UntimedMessage]) -> float:
+    def time_us(self, schedule: Schedule, untimed: Sequence[UntimedMessage]) -> float:
         """About how long the plan then takes."""
         chunk_bytes = schedule.chunk_bytes * schedule.collective.chunks_per_rank / self.chunks_per_rank
         parts: list[UntimedMessage] = []
         sizes_bytes: list[float] = []
-        for draft in drafts:
-            units = sum(self.units[chunk] for chunk in draft.chunks)
+        for message in untimed:
+            units = sum(self.units[chunk] for chunk in message.chunks)
             for first in range(0, units, MAX_COUNT):
-                parts.append(draft)
+                parts.append(message)
                 sizes_bytes.append(chunk_bytes * min(MAX_COUNT, units - first))
         return plan_us(schedule.topology, sizes_bytes, parts)
 
-    def is_split(self, drafts: Sequence[UntimedMessage]) -> bool:
+    def is_split(self, untimed: Sequence[UntimedMessage]) -> bool:
         """True if some message becomes several, as it would have too many chunks."""
-        return any(sum(self.units[chunk] for chunk in draft.chunks) > MAX_COUNT for draft in drafts)
+        return any(sum(self.units[chunk] for chunk in message.chunks) > MAX_COUNT for message in untimed)
 
-    def schedule(self, schedule: Schedule, drafts: Sequence[UntimedMessage]) -> Schedule | None:
+    def schedule(self, schedule: Schedule, untimed: Sequence[UntimedMessage]) -> Schedule | None:
         """The plan so cut; None if sums come out wrong."""
         collective = replace(schedule.collective, chunks_per_rank=self.chunks_per_rank)
         chunk_bytes = schedule.chunk_bytes * schedule.collective.chunks_per_rank / self.chunks_per_rank
         ends = list(accumulate(self.units))
         finer = []
-        for draft in drafts:
-            chunks = tuple(part for c in draft.chunks for part in range(ends[c] - self.units[c], ends[c]))
+        for message in untimed:
+            chunks = tuple(part for c in message.chunks for part in range(ends[c] - self.units[c], ends[c]))
             for first in range(0, len(chunks), MAX_COUNT):
-                finer.append(replace(draft, chunks=chunks[first : first + MAX_COUNT]))
+                finer.append(replace(message, chunks=chunks[first : first + MAX_COUNT]))
         made = build_schedule(schedule.topology, collective, chunk_bytes, finer)
         return made if not collective.reduces or adds_up(made) else None

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule, dispatch_messages, find_deliveries, time_messages
-from taccl_py.schedule.transform import drafts_of, resized
+from taccl_py.schedule.transform import resized, untimed_messages
 from taccl_py.topology.model import Link, Port
 from taccl_py.verify.schedule import verify_schedule
 from tests.instances import MB, chain, machine, ring, star_in
@@ -109,7 +109,7 @@ def test_building_cuts_places_and_times():
 @given(schedules(delays=True))
 def test_retiming_a_valid_schedule_keeps_it_valid_and_never_delays_it(schedule):
     """Its own messages as the plan: the order on every link and port stays, and idle time goes."""
-    retimed = time_messages(schedule.topology, schedule.chunk_bytes, drafts_of(schedule))
+    retimed = time_messages(schedule.topology, schedule.chunk_bytes, untimed_messages(schedule))
     again = replace(schedule, messages=retimed)
     assert verify_schedule(again) == ()
     assert again.makespan_us <= schedule.makespan_us * (1 + 1e-9)
@@ -142,7 +142,9 @@ def test_the_longest_path_goes_first_through_a_port():
 @settings(max_examples=60)
 @given(schedules(delays=True))
 def test_messages_in_an_order_of_their_own_are_valid(schedule):
-    again = replace(schedule, messages=dispatch_messages(schedule.topology, schedule.chunk_bytes, drafts_of(schedule)))
+    again = replace(
+        schedule, messages=dispatch_messages(schedule.topology, schedule.chunk_bytes, untimed_messages(schedule))
+    )
     assert verify_schedule(again) == ()
     assert sorted((m.link, m.chunks) for m in again.messages) == sorted((m.link, m.chunks) for m in schedule.messages)
 

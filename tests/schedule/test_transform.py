@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule
-from taccl_py.schedule.transform import allreduce, backwards, combining, drafts_of, is_reversible, mirrored
+from taccl_py.schedule.transform import allreduce, backwards, combining, is_reversible, mirrored, untimed_messages
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link, Port
 from taccl_py.verify.schedule import verify_schedule
@@ -48,7 +48,7 @@ seeds = st.integers(0, 2**32)
 
 def test_a_schedule_as_a_plan_can_be_shifted():
     schedule = ring_allgather(3)
-    first, shifted = drafts_of(schedule), drafts_of(schedule, offset=5.0)
+    first, shifted = untimed_messages(schedule), untimed_messages(schedule, offset=5.0)
     assert [(d.link, d.chunks, d.start, d.end) for d in first] == [
         (m.link, m.chunks, m.start_us, m.end_us) for m in schedule.messages
     ]

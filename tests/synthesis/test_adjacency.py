@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.sketch.model import Sketch
-from taccl_py.synthesis.adjacency import _without_circles, predecessors
+from taccl_py.synthesis.adjacency import _without_cycles, predecessors
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.quotient import Quotient
 from taccl_py.topology.catalog import load_topology
@@ -87,7 +87,7 @@ def ends(found):
 
 @given(st.dictionaries(st.integers(0, 12), st.integers(0, 12)))
 def test_no_arc_comes_before_itself_and_no_more_is_dropped_than_that_takes(predecessor):
-    kept = _without_circles(predecessor)
+    kept = _without_cycles(predecessor)
     assert ends(kept)
     assert kept.items() <= predecessor.items()
     assert not any(ends({**kept, arc: before}) for arc, before in predecessor.items() if arc not in kept)
@@ -95,5 +95,5 @@ def test_no_arc_comes_before_itself_and_no_more_is_dropped_than_that_takes(prede
 
 def test_a_chain_of_many_chunks_is_no_long_way():
     many = 200_000
-    assert len(_without_circles({arc: arc - 1 for arc in range(many, 0, -1)})) == many
-    assert len(_without_circles({arc: arc - 1 for arc in range(1, many)})) == many - 1
+    assert len(_without_cycles({arc: arc - 1 for arc in range(many, 0, -1)})) == many
+    assert len(_without_cycles({arc: arc - 1 for arc in range(1, many)})) == many - 1

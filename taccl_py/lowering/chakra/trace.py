@@ -17,7 +17,7 @@ from enum import IntEnum
 from taccl_py.lowering.chakra.wire import bytes_field, delimited, integer_field, packed_field
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.timing import find_deliveries
-from taccl_py.schedule.transform import drafts_of
+from taccl_py.schedule.transform import untimed_messages
 from taccl_py.topology.model import Link
 
 _SCHEMA = "0.0.4"
@@ -82,7 +82,7 @@ def trace_ranks(schedule: Schedule) -> tuple[tuple[MessageNode, ...], ...]:
     A message's size is rounded to whole bytes, and is one byte at least.
     """
     links, messages = schedule.topology.links, schedule.messages
-    deliveries = find_deliveries(schedule.topology, drafts_of(schedule))
+    deliveries = find_deliveries(schedule.topology, untimed_messages(schedule))
     counts = [0] * schedule.topology.num_ranks
     ids: list[tuple[int, int]] = []
     for message in messages:

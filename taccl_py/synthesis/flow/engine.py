@@ -21,11 +21,11 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.commodity_flow import Commodities, CommodityFlow, solve_flow
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
-from taccl_py.synthesis.flow.order import order_batches, order_parts
+from taccl_py.synthesis.flow.order import order_joined, order_parts
 from taccl_py.synthesis.flow.params import PARAMS
 from taccl_py.synthesis.flow.paths import FlowPair, find_pairs
 from taccl_py.synthesis.flow.rounding import Rounding, Routing
-from taccl_py.synthesis.flow.shares import in_parts, whole_shares, with_port_owners, with_rails
+from taccl_py.synthesis.flow.shards import in_parts, whole_shards, with_port_owners, with_rails
 from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.quotient import Quotient
@@ -79,8 +79,8 @@ class _FlowRun:
         self.deadline, self.soon = self.limits.deadline(), self.limits.within(PARAMS.soon_seconds).deadline()
 
     def search(self) -> None:
-        """Try all ways that are permitted, then fewer of them for a better order or larger messages."""
-        problem = whole_shares(self.demand)
+        """Try all paths that are permitted, then fewer of them for a better order or larger messages."""
+        problem = whole_shards(self.demand)
         with self._stage("flow"):
             flow = self._flow(problem)
             self.bound = self._bound(problem, flow)
@@ -109,7 +109,7 @@ class _FlowRun:
         return any(schedule.makespan_us <= self.bound.time_us * (1 + CLOSE_TO_BOUND) for schedule in self.answers)
 
     def _flow(self, problem: Problem) -> CommodityFlow | None:
-        return solve_flow(Commodities.of(problem), self._share(0.3))
+        return solve_flow(Commodities.of(problem), self._part(0.3))
 
     def _flow_near(self, problem: Problem) -> CommodityFlow | None:
         """Flow of a narrower problem, or None if it is no match for the best schedule."""
@@ -125,7 +125,7 @@ class _FlowRun:
         collective = problem.collective
         size_bytes = problem.chunk_bytes * collective.chunks_per_size
         bound = self.options.bound or demand_bound(
-            problem.topology, collective.kind, collective.root, size_bytes, self._share(0.2)
+            problem.topology, collective.kind, collective.root, size_bytes, self._part(0.2)
         )
         if flow is None or flow.load_us <= bound.time_us:
             return bound
@@ -149,8 +149,8 @@ class _FlowRun:
         """Offer a schedule in which few links carry large messages."""
         with self._stage("parts"):
             pairs = find_pairs(problem, flow)
-            routing = Rounding(problem, pairs).gathered(self._share(0.2))
-        self._offer(self._order(in_parts(problem, pairs, routing), order_batches, routing.load_us))
+            routing = Rounding(problem, pairs).gathered(self._part(0.2))
+        self._offer(self._order(in_parts(problem, pairs, routing), order_joined, routing.load_us))
 
     def _offer(self, schedule: Schedule | None) -> None:
         if schedule is not None:
@@ -160,14 +160,14 @@ class _FlowRun:
     def _routings(self, problem: Problem, pairs: tuple[FlowPair, ...]) -> list[Routing]:
         rounding = Rounding(problem, pairs)
         if self.demand.chunks_per_rank is not None:
-            return [rounding.to_parts(self.demand.chunks_per_rank, self._share(0.2))]
-        routings = [rounding.to_parts(1, self._share(0.1))]
+            return [rounding.to_parts(self.demand.chunks_per_rank, self._part(0.2))]
+        routings = [rounding.to_parts(1, self._part(0.1))]
         messages = sum(pair.members * len(path) for pair, (path,) in zip(pairs, routings[0].links, strict=True))
         entries = problem.permitted.size
         for parts in range(2, 1 if self.demand.topology.chunk_costs else PARAMS.most_parts + 1):
             if self._over or messages * parts > PARAMS.most_messages or entries * parts > PARAMS.most_entries:
                 break
-            routings.append(rounding.to_parts(parts, self._share(0.05)))
+            routings.append(rounding.to_parts(parts, self._part(0.05)))
         return routings
 
     def _order(self, problem: Problem, order: Callable[[Search, float], None], load_us: float) -> Schedule | None:
@@ -176,8 +176,8 @@ class _FlowRun:
             order(search, load_us)
         return search.best
 
-    def _share(self, share: float) -> Limits:
-        return self.limits.within(self.deadline.left * share)
+    def _part(self, part: float) -> Limits:
+        return self.limits.within(self.deadline.left * part)
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:

@@ -28,7 +28,7 @@ def order_parts(search: Search, load_us: float) -> None:
         search.offer(plan)
 
 
-def order_batches(search: Search, load_us: float) -> None:
+def order_joined(search: Search, load_us: float) -> None:
     """Offer orders in which neighbours share messages, until one is close to the load of the fullest resource."""
     quotient, grid, routes = search.quotient, search.grid, search.routes
     for i in range(_count(search, PARAMS.most_joined_restarts, PARAMS.joined_restart_arcs)):

@@ -37,7 +37,7 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class FlowPair:
-    """A chunk of the problem with one chunk per share, for its whole orbit.
+    """A chunk of the problem with one chunk per shard, for its whole orbit.
 
     Attributes
     ----------

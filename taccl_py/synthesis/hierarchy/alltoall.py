@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ def shuttle_us(cluster: LaneCluster, shuttle: Shuttle, pair_bytes: float) -> flo
     return max(across_us + ends * group_us, -(-others // shuttle.together) * group_us + own_us)
 
 
-def alltoall_moves(cluster: LaneCluster, shuttle: Shuttle, pair_bytes: float) -> Moves:
-    """Moves of an AllToAll with one chunk for each pair of ranks."""
+def alltoall_messages(cluster: LaneCluster, shuttle: Shuttle, pair_bytes: float) -> TemplateMessages:
+    """Messages of an AllToAll with one chunk for each pair of ranks."""
     writer = _AllToAllWriter(cluster, shuttle)
     others = len(cluster.nodes) - 1
     step_us, steps = shuttle.step_us(cluster, pair_bytes), shuttle.steps(cluster)
@@ -82,7 +82,7 @@ def alltoall_moves(cluster: LaneCluster, shuttle: Shuttle, pair_bytes: float) ->
     for back in range(1, others + 1):
         for before in (False, True):
             start = max(free_us, gathered_us[back] if before else 0.0)
-            part = writer.share(back, before=before)
+            part = writer.shard(back, before=before)
             if part:
                 free_us = start + cluster.lane_us(pair_bytes * part)
                 writer.cross(back, start, free_us, before=before)
@@ -92,7 +92,7 @@ def alltoall_moves(cluster: LaneCluster, shuttle: Shuttle, pair_bytes: float) ->
         start = max((came_us[back] for back in backs if back in came_us), default=0.0)
         writer.deal(backs, start, step_us)
     writer.stay(free_us)
-    return tuple(sorted(writer.moves, key=lambda move: move.start))
+    return tuple(sorted(writer.messages, key=lambda message: message.start))
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -105,18 +105,18 @@ class _LaneMessage:
 
 
 class _AllToAllWriter:
-    """Moves of all nodes and lanes."""
+    """Messages of all nodes and lanes."""
 
     def __init__(self, cluster: LaneCluster, shuttle: Shuttle) -> None:
-        self.moves: list[TemplateMessage] = []
+        self.messages: list[TemplateMessage] = []
         self._cluster, self._shuttle = cluster, shuttle
         self._ranks = cluster.carriers
         self._width, self._number = cluster.width, len(cluster.nodes)
 
-    def share(self, back: int, *, before: bool) -> int:
-        """Lanes' worth of data that goes to a node in one of the two ways."""
-        ways = [self._shuttle.is_behind(self._cluster, back, offset) for offset in range(self._width)]
-        return ways.count(not before)
+    def shard(self, back: int, *, before: bool) -> int:
+        """Lanes' worth of data that goes to a node before or after the others."""
+        is_behind = [self._shuttle.is_behind(self._cluster, back, offset) for offset in range(self._width)]
+        return is_behind.count(not before)
 
     def _rank(self, node: int, lane: int) -> int:
         return self._ranks[node % self._number][lane % self._width]
@@ -131,7 +131,7 @@ class _AllToAllWriter:
 
     def _add(self, ends: tuple[int, int], chunks: Sequence[int], start: float, end: float) -> None:
         if chunks:
-            self.moves.append(TemplateMessage(*ends, tuple(chunks), start, end))
+            self.messages.append(TemplateMessage(*ends, tuple(chunks), start, end))
 
     def gather(self, backs: Sequence[int], start: float, step_us: float) -> None:
         """Send what ranks have for other lanes of some nodes to the lanes that lead there."""
@@ -158,13 +158,13 @@ class _AllToAllWriter:
                     for back in backs
                     if self._shuttle.is_behind(self._cluster, back, offset) == behind
                 ]
-                for hop in self._way(lane, offset):
-                    carried.setdefault(hop, []).extend(chunks)
-            for hop, chunks in sorted(carried.items()):
-                at = start + hop.step * step_us
-                self._add((self._rank(node, hop.src), self._rank(node, hop.dst)), chunks, at, at + step_us)
+                for message in self._path(lane, offset):
+                    carried.setdefault(message, []).extend(chunks)
+            for message, chunks in sorted(carried.items()):
+                at = start + message.step * step_us
+                self._add((self._rank(node, message.src), self._rank(node, message.dst)), chunks, at, at + step_us)
 
-    def _way(self, lane: int, offset: int) -> Iterator[_LaneMessage]:
+    def _path(self, lane: int, offset: int) -> Iterator[_LaneMessage]:
         """From a lane to the one so many further on."""
         to = (lane + offset) % self._width
         if not self._shuttle.doubling:

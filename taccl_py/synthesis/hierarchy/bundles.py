@@ -18,7 +18,7 @@ from itertools import product
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.params import PARAMS
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 from taccl_py.tolerances import ABSOLUTE_US
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
@@ -125,7 +125,7 @@ class Bundles:
             first += attempts
         return best
 
-    def moves(self) -> Moves:
+    def messages(self) -> TemplateMessages:
         """AllGather of one chunk of each rank."""
         nodes, width = self.cluster.nodes, self.cluster.width
         lane_us = self.cluster.lane_us(self.cluster.site.chunk_bytes)
@@ -141,7 +141,7 @@ class Bundles:
                 chunks = tuple(nodes[node - chunk // width][chunk % width] for chunk in bundle.chunks)
                 ends = (ranks[bundle.src], ranks[bundle.dst])
                 found.append(TemplateMessage(*ends, tuple(sorted(chunks)), bundle.start_us, bundle.end_us))
-        return tuple(sorted(found, key=lambda move: (move.start, move.src, move.dst)))
+        return tuple(sorted(found, key=lambda message: (message.start, message.src, message.dst)))
 
 
 def _wires(topology: Topology, ranks: Sequence[int]) -> tuple[BundleLink, ...]:

@@ -16,7 +16,7 @@ from itertools import pairwise
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE, PATHS
 from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 from taccl_py.synthesis.templates.packing import most_packed
 from taccl_py.synthesis.templates.patterns import DOUBLING
 
@@ -141,32 +141,32 @@ def delegate_times(cluster: LaneCluster, delegation: Delegation, pair_bytes: flo
     return DelegateTimes(done[0], done[1], done[2], end_us)
 
 
-def delegate_moves(cluster: LaneCluster, delegation: Delegation, times: DelegateTimes) -> Moves:
-    """Moves of an AllToAll with one chunk for each pair of ranks, at these times."""
+def delegate_messages(cluster: LaneCluster, delegation: Delegation, times: DelegateTimes) -> TemplateMessages:
+    """Messages of an AllToAll with one chunk for each pair of ranks, at these times."""
     plan = _DelegatePlan(cluster, delegation)
-    moves: list[TemplateMessage] = []
+    messages: list[TemplateMessage] = []
     for node in range(len(cluster.nodes)):
         for wave, stage in enumerate(times.gathered):
-            moves += plan.inside(node, plan.gathering(node, wave), stage)
+            messages += plan.inside(node, plan.gathering(node, wave), stage)
         for turn, stage in enumerate(times.crossed):
-            moves += plan.crossing(node, turn, stage)
+            messages += plan.crossing(node, turn, stage)
         for wave, stage in enumerate(times.handed):
-            moves += plan.inside(node, plan.handing(node, wave), stage)
-    return tuple(sorted(moves, key=lambda move: move.start))
+            messages += plan.inside(node, plan.handing(node, wave), stage)
+    return tuple(sorted(messages, key=lambda message: message.start))
 
 
-def root_moves(cluster: LaneCluster, delegation: Delegation, times: DelegateTimes) -> Moves:
+def root_messages(cluster: LaneCluster, delegation: Delegation, times: DelegateTimes) -> TemplateMessages:
     """Messages with data of the ranks of node 0, where data from different nodes does not share messages."""
     plan = _DelegatePlan(cluster, delegation)
-    moves: list[TemplateMessage] = []
+    messages: list[TemplateMessage] = []
     for wave, stage in enumerate(times.gathered):
-        moves += plan.inside(0, plan.gathering(0, wave), stage)
+        messages += plan.inside(0, plan.gathering(0, wave), stage)
     for turn, stage in enumerate(times.crossed):
-        moves += plan.crossing(0, turn, stage)
+        messages += plan.crossing(0, turn, stage)
     for wave, stage in enumerate(times.handed):
         for node in [0, *plan.backs(wave)]:
-            moves += plan.inside(node, plan.handing(node, wave, 0), stage)
-    return tuple(sorted(moves, key=lambda move: move.start))
+            messages += plan.inside(node, plan.handing(node, wave, 0), stage)
+    return tuple(sorted(messages, key=lambda message: message.start))
 
 
 @dataclass(frozen=True)
@@ -262,11 +262,13 @@ class _DelegatePlan:
     def inside(
         self, node: int, carried: Mapping[_DelegateMessage, Sequence[int]], stage: Stage
     ) -> Iterator[TemplateMessage]:
-        """Moves of an exchange inside a node."""
+        """Messages of an exchange inside a node."""
         ranks, starts = self.cluster.nodes[node], stage.starts_us()
-        for hop, chunks in sorted(carried.items()):
-            start = starts[hop.step]
-            yield TemplateMessage(ranks[hop.src], ranks[hop.dst], tuple(chunks), start, start + stage.step_us[hop.step])
+        for message, chunks in sorted(carried.items()):
+            start = starts[message.step]
+            yield TemplateMessage(
+                ranks[message.src], ranks[message.dst], tuple(chunks), start, start + stage.step_us[message.step]
+            )
 
     def _carry_own(self, carried: dict[_DelegateMessage, list[int]], inside: str, node: int) -> None:
         """Add what stays in the node."""
@@ -277,17 +279,17 @@ class _DelegatePlan:
     def _carry(
         self, carried: dict[_DelegateMessage, list[int]], inside: str, leap: _Leap, chunks: Sequence[int]
     ) -> None:
-        for hop in self._way(inside, leap):
-            carried.setdefault(hop, []).extend(chunks)
+        for message in self._path(inside, leap):
+            carried.setdefault(message, []).extend(chunks)
 
-    def _way(self, inside: str, leap: _Leap) -> Iterator[_DelegateMessage]:
+    def _path(self, inside: str, leap: _Leap) -> Iterator[_DelegateMessage]:
         """From one rank to another one of its node."""
         src, dst = self._place[leap.src], self._place[leap.dst]
         if inside == PATHS:
-            way, parents = [leap.dst], self._parents_from(leap.src)
-            while way[-1] != leap.src:
-                way.append(parents[way[-1]])
-            for step, (here, there) in enumerate(pairwise(reversed(way))):
+            path, parents = [leap.dst], self._parents_from(leap.src)
+            while path[-1] != leap.src:
+                path.append(parents[path[-1]])
+            for step, (here, there) in enumerate(pairwise(reversed(path))):
                 yield _DelegateMessage(step, self._place[here], self._place[there])
         elif inside == DOUBLING:
             for step in range((src ^ dst).bit_length()):
@@ -298,7 +300,7 @@ class _DelegatePlan:
             yield _DelegateMessage(((dst - src) % len(self._node(leap.node)) - 1) // self.cluster.at_once, src, dst)
 
     def _parents_from(self, source: int) -> Sequence[int]:
-        """The rank before each rank on the way from a source inside its node."""
+        """The rank before each rank on the path from a source inside its node."""
         if source not in self._parents:
             self._parents[source] = self.cluster.site.inside.path_parents(source)
         return self._parents[source]
@@ -324,10 +326,10 @@ class _DelegatePlan:
     def inside_us(self, carried: dict[_DelegateMessage, list[int]], pair_bytes: float) -> list[float]:
         """Times of the steps of an exchange inside a node at the rank that has most to send or to receive."""
         busy_us: list[dict[tuple[int, bool], list[float]]] = [{} for _ in range(self._steps)]
-        for hop, chunks in carried.items():
+        for message, chunks in carried.items():
             us = _parts_us(self.cluster.node_us, len(chunks), pair_bytes)
-            for end in ((hop.src, True), (hop.dst, False)):
-                busy_us[hop.step].setdefault(end, []).append(us)
+            for end in ((message.src, True), (message.dst, False)):
+                busy_us[message.step].setdefault(end, []).append(us)
         at_once = self.cluster.at_once
         return [max((max(sum(us) / at_once, *us) for us in step.values()), default=0.0) for step in busy_us]
 

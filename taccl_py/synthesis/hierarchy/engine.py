@@ -1,6 +1,6 @@
 """Engine ``hierarchy``: nodes and what joins them are looked at apart, and put together as one pipeline.
 
-Many ways to do so are estimated on one node and one lane, which stand for all; the most promising ones are written out for the
+Many strategies are estimated on one node and one lane, which stand for all; the most promising ones are written out for the
 whole machine, timed exactly, and the fastest one is kept.
 """
 
@@ -18,7 +18,7 @@ from taccl_py.synthesis.bounds.bound import best_of
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.params import PARAMS
-from taccl_py.synthesis.hierarchy.ways import HierarchyStrategy, ways
+from taccl_py.synthesis.hierarchy.strategies import HierarchyStrategy, strategies
 from taccl_py.synthesis.known import known_bound
 from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.reversal import reduce_by_broadcast
@@ -43,15 +43,17 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     events.stage("bound")
     bound = known_bound(demand, options)
     events.bound(bound.time_us)
-    events.stage("ways")
+    events.stage("strategies")
     found: list[Schedule] = []
     work = 0
-    for way in _promising(demand, options.limits.within(PARAMS.estimation_part * deadline.left)):
+    for strategy in _promising(demand, options.limits.within(PARAMS.estimation_part * deadline.left)):
         best_us = min((schedule.makespan_us for schedule in found), default=float("inf"))
         done = bound.is_reached_by(best_us) or over()
-        if found and (done or way.estimate_us > PARAMS.estimate_factor * best_us or (work > PARAMS.most_deliveries)):
+        if found and (
+            done or strategy.estimate_us > PARAMS.estimate_factor * best_us or (work > PARAMS.most_deliveries)
+        ):
             break
-        plan = way.plan()
+        plan = strategy.plan()
         schedule = fitted(demand, plan, over) if plan is not None else None
         if schedule is not None:
             work += sum(len(message.chunks) for message in schedule.messages)
@@ -94,11 +96,11 @@ def _check(demand: Demand) -> None:
 
 
 def _promising(demand: Demand, limits: Limits) -> Iterator[HierarchyStrategy]:
-    """The most promising ways first, and not many of them; of those that can be estimated in time, and a moment it is always."""
+    """The most promising strategies first, and not many of them; of those that can be estimated in time, and a moment it is always."""
     over = limits.countdown(least_seconds=PARAMS.least_estimation_seconds)
     found: list[HierarchyStrategy] = []
-    for way in ways(demand, limits):
-        found.append(way)
+    for strategy in strategies(demand, limits):
+        found.append(strategy)
         if over():
             break
-    yield from sorted(found, key=lambda way: way.estimate_us)[: PARAMS.most_written]
+    yield from sorted(found, key=lambda strategy: strategy.estimate_us)[: PARAMS.most_written]

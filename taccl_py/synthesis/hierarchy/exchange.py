@@ -11,7 +11,7 @@ from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.gather import Numbering, hand_out
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE, RankLoad, inside_steps
 from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage, shifted, turned
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, shifted, turned
 
 
 def exchange_stages(cluster: LaneCluster, inside: str, pieces: Sequence[int], chunk_bytes: float) -> list[list[Stage]]:
@@ -36,10 +36,10 @@ def exchange_stages(cluster: LaneCluster, inside: str, pieces: Sequence[int], ch
     return rows
 
 
-def exchange_moves(
+def exchange_messages(
     cluster: LaneCluster, back: LaneCluster, inside: str, rows: Sequence[Sequence[Stage]], numbering: Numbering
-) -> Moves | None:
-    """Moves of the stages.
+) -> TemplateMessages | None:
+    """Messages of the stages.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def exchange_moves(
     numbering
         Which chunks there are of each rank and piece; any rank may sum up any of them.
     """
-    moves: list[TemplateMessage] = []
+    messages: list[TemplateMessage] = []
     for piece, (adding, *meeting, handing) in enumerate(rows):
         held = _parts(cluster, piece, numbering)
         none = Stage((), INSIDE, ())
@@ -60,14 +60,14 @@ def exchange_moves(
         outward = hand_out(cluster, inside, held, handing, none)
         if inward is None or outward is None:
             return None
-        moves += shifted(turned(tuple(inward), reduce=True), adding.start_us)
+        messages += shifted(turned(tuple(inward), reduce=True), adding.start_us)
         for bit, stage in enumerate(meeting):
             for node, carriers in enumerate(cluster.carriers):
                 others = cluster.carriers[node ^ (1 << bit)]
                 for rank, other in zip(carriers, others, strict=True):
-                    moves.append(TemplateMessage(rank, other, held[rank], stage.start_us, stage.end_us, reduce=True))
-        moves += outward
-    return tuple(sorted(moves, key=lambda move: move.start))
+                    messages.append(TemplateMessage(rank, other, held[rank], stage.start_us, stage.end_us, reduce=True))
+        messages += outward
+    return tuple(sorted(messages, key=lambda message: message.start))
 
 
 def _parts(cluster: LaneCluster, piece: int, numbering: Numbering) -> Mapping[int, tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""From a plan of moves to a schedule: links, what is copied together, exact times, and the better of two orders."""
+"""From a plan of messages to a schedule: links, what is copied together, exact times, and the better of two orders."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from itertools import chain
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.schedule.layout import Scratch, UntimedMessage, choose_scratch, contiguous_runs
-from taccl_py.schedule.timing import dispatch_drafts, time_drafts
+from taccl_py.schedule.timing import dispatch_untimed, time_untimed
 from taccl_py.solvers.limits import Over, never, until
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.sums import add_up
-from taccl_py.synthesis.templates.moves import TemplatePlan, as_drafts
+from taccl_py.synthesis.templates.messages import TemplatePlan, as_untimed
 from taccl_py.synthesis.templates.packing import chunk_runs, packed_parts
 from taccl_py.synthesis.templates.params import PARAMS as TEMPLATE_PARAMS
 from taccl_py.topology.model import Topology
@@ -28,15 +28,17 @@ def fitted(demand: Demand, plan: TemplatePlan, over: Over = never) -> Schedule |
     """
     topology, collective = demand.topology, demand.collective(plan.chunks_per_rank)
     chunk_bytes = demand.chunk_bytes(collective)
-    drafts = as_drafts(topology, chunk_bytes, plan.moves)
-    if drafts is None:
+    untimed = as_untimed(topology, chunk_bytes, plan.messages)
+    if untimed is None:
         return None
-    whole = [part for draft in drafts for part in ((draft,) if draft.reduce else packed_parts(draft, chunk_bytes))]
-    packed = [part for draft in drafts for part in packed_parts(draft, chunk_bytes)]
+    whole = [
+        part for message in untimed for part in ((message,) if message.reduce else packed_parts(message, chunk_bytes))
+    ]
+    packed = [part for message in untimed for part in packed_parts(message, chunk_bytes)]
     blocks = _Blocks.of(collective, [*whole, *packed])
     timed_of = partial(_timed, topology, collective, chunk_bytes, blocks)
     found = list(until(over, timed_of(whole)))
-    if collective.reduces and len(found[0].drafts) > len(whole) and not over():
+    if collective.reduces and len(found[0].untimed) > len(whole) and not over():
         # Sums that do not lie together can be packed, or moved to scratch for good, for copies that others need not.
         copying = list(until(over, chain(timed_of(packed), timed_of(whole, as_named=True))))
         least_us = min(timed.end_us for timed in found) * TEMPLATE_PARAMS.copy_factor
@@ -49,20 +51,20 @@ def fitted(demand: Demand, plan: TemplatePlan, over: Over = never) -> Schedule |
 
 @dataclass(frozen=True)
 class _TimedMessages:
-    """Drafts with exact times, and what lies where in scratch."""
+    """Untimed messages with exact times, and what lies where in scratch."""
 
-    drafts: Sequence[UntimedMessage]
+    untimed: Sequence[UntimedMessage]
     scratch: Scratch
 
     @property
     def end_us(self) -> float:
         """Time when all has arrived."""
-        return max((draft.end for draft in self.drafts), default=0.0)
+        return max((message.end for message in self.untimed), default=0.0)
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The drafts as messages."""
-        return tuple(Message(d.link, d.chunks, d.start, d.end, d.reduce, d.packed) for d in self.drafts)
+        """The untimed messages as messages."""
+        return tuple(Message(d.link, d.chunks, d.start, d.end, d.reduce, d.packed) for d in self.untimed)
 
 
 @dataclass(frozen=True)
@@ -81,22 +83,24 @@ class _Blocks:
     borders: tuple[int, ...]
 
     @staticmethod
-    def of(collective: Collective, drafts: Sequence[UntimedMessage]) -> _Blocks:
+    def of(collective: Collective, untimed: Sequence[UntimedMessage]) -> _Blocks:
         """Find them."""
         if collective.kind is not Kind.ALLREDUCE:
             return _Blocks(tuple(range(collective.num_chunks + 1)))
-        ends = {end for chunks in {draft.chunks for draft in drafts} for run in chunk_runs(chunks) for end in run}
+        ends = {end for chunks in {message.chunks for message in untimed} for run in chunk_runs(chunks) for end in run}
         return _Blocks(tuple(sorted({0, collective.num_chunks, *ends})))
 
     @cached_property
     def _place(self) -> dict[int, int]:
         return {border: place for place, border in enumerate(self.borders)}
 
-    def coarse(self, draft: UntimedMessage) -> UntimedMessage:
-        """The draft with blocks instead of chunks."""
+    def coarse(self, message: UntimedMessage) -> UntimedMessage:
+        """The message with blocks instead of chunks."""
         place = self._place
-        chunks = tuple(place[chunk] for chunk in draft.chunks if chunk in place)
-        return UntimedMessage(draft.link, chunks, draft.start, draft.end, draft.reduce, draft.lead, draft.packed)
+        chunks = tuple(place[chunk] for chunk in message.chunks if chunk in place)
+        return UntimedMessage(
+            message.link, chunks, message.start, message.end, message.reduce, message.lead, message.packed
+        )
 
     def size(self, blocks: Sequence[int]) -> int:
         """Number of chunks of some blocks."""
@@ -120,17 +124,17 @@ def _timed(
     collective: Collective,
     chunk_bytes: float,
     blocks: _Blocks,
-    drafts: Sequence[UntimedMessage],
+    untimed: Sequence[UntimedMessage],
     *,
     as_named: bool = False,
 ) -> Iterator[_TimedMessages]:
     """The plan in its own order and in the other one."""
-    drafts = [blocks.coarse(draft) for draft in drafts]
-    scratch = choose_scratch(topology, collective, drafts, as_named=as_named)
-    runs = contiguous_runs(topology, collective, scratch, drafts)
-    kept = time_drafts(topology, [chunk_bytes * blocks.size(run.chunks) for run in runs], runs)
-    kept.sort(key=lambda draft: (draft.start, draft.link, draft.chunks))
+    untimed = [blocks.coarse(message) for message in untimed]
+    scratch = choose_scratch(topology, collective, untimed, as_named=as_named)
+    runs = contiguous_runs(topology, collective, scratch, untimed)
+    kept = time_untimed(topology, [chunk_bytes * blocks.size(run.chunks) for run in runs], runs)
+    kept.sort(key=lambda message: (message.start, message.link, message.chunks))
     yield _TimedMessages(kept, scratch)
     yield _TimedMessages(
-        dispatch_drafts(topology, [chunk_bytes * blocks.size(run.chunks) for run in kept], kept), scratch
+        dispatch_untimed(topology, [chunk_bytes * blocks.size(run.chunks) for run in kept], kept), scratch
     )

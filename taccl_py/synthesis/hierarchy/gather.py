@@ -1,4 +1,4 @@
-"""AllGather over nodes, from an outline to moves; ReduceScatter and AllReduce follow from it."""
+"""AllGather over nodes, from an outline to messages; ReduceScatter and AllReduce follow from it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import chain, product
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.outline import PATHS, Outline, OutlineTimeline
 from taccl_py.synthesis.hierarchy.stages import Stage
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 from taccl_py.synthesis.templates.patterns import DOUBLING
 from taccl_py.synthesis.templates.spreading import flood
 
@@ -16,10 +16,10 @@ from taccl_py.synthesis.templates.spreading import flood
 Numbering = Callable[[int, int], tuple[int, ...]]
 
 
-def allgather_moves(
+def allgather_messages(
     cluster: LaneCluster, outline: Outline, times: OutlineTimeline, numbering: Numbering
-) -> Moves | None:
-    """Moves that bring every rank's chunks to every rank; None if some node cannot hand out in the outline's way.
+) -> TemplateMessages | None:
+    """Messages that bring every rank's chunks to every rank; None if some node cannot hand out as the outline needs it.
 
     Parameters
     ----------
@@ -28,21 +28,21 @@ def allgather_moves(
     numbering
         Which chunks a rank's piece has.
     """
-    moves: list[TemplateMessage] = []
+    messages: list[TemplateMessage] = []
     for piece in range(len(outline.pieces)):
         held = {rank: numbering(rank, piece) for ranks in cluster.nodes for rank in ranks}
         handed = hand_out(cluster, outline.inside, held, times.near[piece][0], times.far[piece][0])
         if handed is None:
             return None
-        moves += handed
+        messages += handed
         for place, (sent, brought) in enumerate(_rounds(cluster, outline, held)):
-            moves += _across(sent, times.across[piece][place])
+            messages += _across(sent, times.across[piece][place])
             near, far = times.near[piece][place + 1], times.far[piece][place + 1]
-            moves += hand_out(cluster, outline.inside, brought, near, far) or ()
-    return tuple(sorted(moves, key=lambda move: move.start))
+            messages += hand_out(cluster, outline.inside, brought, near, far) or ()
+    return tuple(sorted(messages, key=lambda message: message.start))
 
 
-def by_share(pieces: Sequence[int]) -> Numbering:
+def by_shard(pieces: Sequence[int]) -> Numbering:
     """Chunks as an AllGather has them: each rank's follow each other."""
     starts = _starts(pieces)
     per_rank = sum(pieces)
@@ -78,14 +78,14 @@ def _starts(pieces: Sequence[int]) -> list[int]:
 def hand_out(
     cluster: LaneCluster, inside: str, held: Mapping[int, tuple[int, ...]], near: Stage, far: Stage
 ) -> list[TemplateMessage] | None:
-    """Everything that ranks hold to all others of their nodes, in the steps of two stages; None if there is no way."""
+    """Everything that ranks hold to all others of their nodes, in the steps of two stages; None if there is no path."""
     starts = [*zip(near.starts_us(), near.step_us, strict=True), *zip(far.starts_us(), far.step_us, strict=True)]
     if inside == PATHS:
         flooded = flood(cluster.site.inside, cluster.nodes, {rank: held.get(rank, ()) for rank in _all(cluster)})
         if flooded is None:
             return None
         first, last = starts[0][0], max(starts[-1][0] + starts[-1][1], starts[0][0])
-        steps = max((round(move.end) for move in flooded), default=1)
+        steps = max((round(message.end) for message in flooded), default=1)
         width = (last - first) / steps
         return [
             TemplateMessage(m.src, m.dst, m.chunks, first + width * m.start, first + width * m.end)
@@ -105,23 +105,23 @@ def _in_node(
     held: Mapping[int, tuple[int, ...]],
     steps: Sequence[tuple[float, float]],
 ) -> list[TemplateMessage]:
-    moves = []
+    messages = []
     if inside == DOUBLING:
         for step, (start, duration) in enumerate(steps):
             for place, rank in enumerate(ranks):
                 low = place >> step << step
                 chunks = tuple(c for other in ranks[low : low + (1 << step)] for c in held.get(other, ()))
                 if chunks:
-                    moves.append(TemplateMessage(rank, ranks[place ^ (1 << step)], chunks, start, start + duration))
-        return moves
+                    messages.append(TemplateMessage(rank, ranks[place ^ (1 << step)], chunks, start, start + duration))
+        return messages
     for turn in range(1, len(ranks)):
         start, duration = steps[turn - 1]
         for place, rank in enumerate(ranks):
             if held.get(rank):
-                moves.append(
+                messages.append(
                     TemplateMessage(rank, ranks[_partner(place, turn, len(ranks))], held[rank], start, start + duration)
                 )
-    return moves
+    return messages
 
 
 def _partner(place: int, turn: int, size: int) -> int:
@@ -130,15 +130,15 @@ def _partner(place: int, turn: int, size: int) -> int:
 
 
 def _across(sent: Sequence[tuple[TemplateMessage, ...]], stage: Stage) -> list[TemplateMessage]:
-    """Moves of every lane, one after the other."""
+    """Messages of every lane, one after the other."""
     duration = stage.end_us - stage.start_us
-    moves = []
+    messages = []
     for of_lane in sent:
         step = duration / max(1, len(of_lane))
-        for number, move in enumerate(of_lane):
+        for number, message in enumerate(of_lane):
             start = stage.start_us + number * step
-            moves.append(TemplateMessage(move.src, move.dst, move.chunks, start, start + step))
-    return moves
+            messages.append(TemplateMessage(message.src, message.dst, message.chunks, start, start + step))
+    return messages
 
 
 def _rounds(
@@ -152,14 +152,14 @@ def _rounds(
         sent: list[tuple[TemplateMessage, ...]] = []
         brought: dict[int, tuple[int, ...]] = {}
         for node, lane in product(range(number), range(cluster.width)):
-            moves = []
+            messages = []
             for peer in peers[lane % outline.spread :: outline.spread]:
                 # Seen from the sender: to the node so many places on.
                 to = cluster.carriers[(node + peer.back) % number][lane]
                 chunks = tuple(c for i in range(peer.blocks) for c in block[(node - i) % number][lane])
-                moves.append(TemplateMessage(cluster.carriers[node][lane], to, chunks, 0.0, 0.0))
+                messages.append(TemplateMessage(cluster.carriers[node][lane], to, chunks, 0.0, 0.0))
                 brought[to] = brought.get(to, ()) + chunks
-            sent.append(tuple(moves))
+            sent.append(tuple(messages))
         found.append((sent, brought))
     return found
 

@@ -23,7 +23,7 @@ from taccl_py.synthesis.hierarchy.meeting import ChunkSpan, ExchangeMessage, Nod
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 
 # What lanes occupy that serve one node less than others.
 ASIDE = 2
@@ -112,10 +112,10 @@ def grids(cluster: LaneCluster, pieces: tuple[int, ...]) -> Iterator[LaneGrid]:
     if not cluster.is_even or not cluster.site.linked_inside_nodes or width & (width - 1):
         return
     doubling = (2,) * (width.bit_length() - 1)
-    ways = [(doubling, False), (doubling, True), *([((width,), True)] if cluster.at_once > 1 else [])]
+    variants = [(doubling, False), (doubling, True), *([((width,), True)] if cluster.at_once > 1 else [])]
     for scatters, left in _scatters(len(cluster.nodes), width, PARAMS.most_grid_scatters):
         for exchanges in _exchanges(left, left, width):
-            yield from (LaneGrid((*scatters, *exchanges), fans, dealt, pieces) for fans, dealt in ways)
+            yield from (LaneGrid((*scatters, *exchanges), fans, dealt, pieces) for fans, dealt in variants)
 
 
 def _scatters(nodes: int, width: int, most: int) -> Iterator[tuple[tuple[Leg, ...], int]]:
@@ -169,7 +169,7 @@ def grid_times(cluster: LaneCluster, grid: LaneGrid, chunk_bytes: float) -> Grid
 def _most_chunks(cluster: LaneCluster, books: Iterable[_Book]) -> int:
     """Chunks that runtimes carry together, where as many neighbours count as one as all steps of a node keep together."""
     steps = (step for book in books for act in book.acts for step in act.steps)
-    ends = {end for step in steps for sending in step for span in sending.spans for end in span}
+    ends = {end for step in steps for transfer in step for span in transfer.spans for end in span}
     return MAX_COUNT * max(1, math.gcd(cluster.site.topology.num_ranks, *ends))
 
 
@@ -178,26 +178,26 @@ def _step_us(cluster: LaneCluster, resource: int, step: Step, chunk_bytes: float
     message_us = cluster.node_us if resource == INSIDE else cluster.lane_us
     more_us = message_us(0.0)
     busy_us: dict[int, float] = {}
-    for sending in step:
-        size = sum(high - low for low, high in sending.spans) * chunk_bytes
-        one_us = message_us(size) + max(0, len(_messages(sending.spans, most)) - 1) * more_us
-        busy_us[sending.src] = busy_us.get(sending.src, 0.0) + one_us
+    for transfer in step:
+        size = sum(high - low for low, high in transfer.spans) * chunk_bytes
+        one_us = message_us(size) + max(0, len(_messages(transfer.spans, most)) - 1) * more_us
+        busy_us[transfer.src] = busy_us.get(transfer.src, 0.0) + one_us
     at_once = cluster.at_once if resource == INSIDE else 1
     return max(busy_us.values(), default=0.0) / at_once
 
 
-def grid_moves(cluster: LaneCluster, grid: LaneGrid, times: GridTimes) -> Moves:
-    """Moves of a grid at its times; the chunks of a piece follow each other, and those of a part do in it."""
-    moves, most = [], _most_chunks(cluster, _books(cluster, grid, [0]))
+def grid_messages(cluster: LaneCluster, grid: LaneGrid, times: GridTimes) -> TemplateMessages:
+    """Messages of a grid at its times; the chunks of a piece follow each other, and those of a part do in it."""
+    messages, most = [], _most_chunks(cluster, _books(cluster, grid, [0]))
     for book, row in zip(_books(cluster, grid, range(len(cluster.nodes))), times.stages, strict=True):
         for act, stage in zip(book.acts, row, strict=True):
             for step, start, lasts in zip(act.steps, stage.starts_us(), stage.step_us, strict=True):
-                moves += [
-                    TemplateMessage(sending.src, sending.dst, _chunks(message), start, start + lasts, sending.adds)
-                    for sending in step
-                    for message in _messages(sending.spans, most)
+                messages += [
+                    TemplateMessage(transfer.src, transfer.dst, _chunks(message), start, start + lasts, transfer.adds)
+                    for transfer in step
+                    for message in _messages(transfer.spans, most)
                 ]
-    return tuple(sorted(moves, key=lambda move: move.start))
+    return tuple(sorted(messages, key=lambda message: message.start))
 
 
 def _messages(spans: Sequence[ChunkSpan], most: int) -> list[tuple[ChunkSpan, ...]]:
@@ -232,7 +232,7 @@ class _GridStage:
     after: tuple[int, ...]
 
 
-Shares = Mapping[int, Sequence[NodeShard]]
+Shards = Mapping[int, Sequence[NodeShard]]
 Wants = Mapping[int, Sequence[Want]]
 
 
@@ -261,21 +261,21 @@ class _Book:
         """Do everything."""
         everyone = frozenset(range(self.cluster.width))
         spans = dict.fromkeys(self.nodes, span)
-        shares: Shares = {node: [NodeShard(span, everyone)] for node in self.nodes}
+        shards: Shards = {node: [NodeShard(span, everyone)] for node in self.nodes}
         stride, outer = 1, None
         for leg in self.grid.legs:
             if leg.scatters:
-                spans, shares = self._scatter(leg, stride, spans, shares)
+                spans, shards = self._scatter(leg, stride, spans, shards)
                 stride, outer = stride * leg.nodes, leg
         scattered = len(self.acts)
         for leg in self.grid.legs:
             if not leg.scatters:
-                shares = self._exchange(leg, stride, spans, shares)
+                shards = self._exchange(leg, stride, spans, shards)
                 stride *= leg.nodes
         # Lanes that serve a row with their part need that first.
         groups = self.cluster.width // outer.lanes if outer else 1
         needed = {node: self._by_group(span, groups) for node, span in spans.items()}
-        self._sum_up(shares, needed, upwards=True)
+        self._sum_up(shards, needed, upwards=True)
         ready = self.last
         if groups > 1:
             wants = {node: list(self._from_groups(span, groups)) for node, span in spans.items()}
@@ -305,8 +305,8 @@ class _Book:
         """Data of every group that the lanes of the same place in other groups want."""
         lanes = self.cluster.width // groups
         for group, lane in product(range(groups), range(lanes)):
-            share = NodeShard(sliced(span, group, groups), frozenset([group * lanes + lane]))
-            yield Want(share, frozenset(range(lane, self.cluster.width, lanes)))
+            shard = NodeShard(sliced(span, group, groups), frozenset([group * lanes + lane]))
+            yield Want(shard, frozenset(range(lane, self.cluster.width, lanes)))
 
     def _peer(self, leg: Leg, stride: int, node: int, slot: int) -> int:
         """The node of a slot: those of a row whose numbers differ in the same bits, or by as much."""
@@ -315,7 +315,7 @@ class _Book:
         return node + (other - own) * stride
 
     def _scatter(
-        self, leg: Leg, stride: int, spans: Mapping[int, ChunkSpan], shares: Shares
+        self, leg: Leg, stride: int, spans: Mapping[int, ChunkSpan], shards: Shards
     ) -> tuple[dict[int, ChunkSpan], dict[int, list[NodeShard]]]:
         """Every node sends the others of its row their parts; what it has then of its own, and where."""
         groups, carriers = self.cluster.width // leg.lanes, self.cluster.carriers
@@ -326,7 +326,7 @@ class _Book:
                 peer, turn = self._peer(leg, stride, node, slot), leg.turn(slot)
                 lane = group * leg.lanes + slot % leg.lanes
                 part = sliced(sliced(spans[node], peer // stride % leg.nodes, leg.nodes), group, groups)
-                wants[turn][node] += [Want(share, frozenset([lane])) for share in _within(shares[node], part)]
+                wants[turn][node] += [Want(shard, frozenset([lane])) for shard in _within(shards[node], part)]
                 crossing[turn][leg.resource(slot)].append(
                     ExchangeMessage(carriers[node][lane], carriers[peer][lane], (part,), True)
                 )
@@ -338,9 +338,9 @@ class _Book:
         self.last = [*sent[ASIDE], *sent[ACROSS]]
         self.before = sent[ASIDE] or sent[ACROSS][:-1] or ready
         own = {node: sliced(spans[node], node // stride % leg.nodes, leg.nodes) for node in self.nodes}
-        return own, {node: list(self._received(leg, own[node], shares[node])) for node in self.nodes}
+        return own, {node: list(self._received(leg, own[node], shards[node])) for node in self.nodes}
 
-    def _received(self, leg: Leg, own: ChunkSpan, shares: Sequence[NodeShard]) -> Iterator[NodeShard]:
+    def _received(self, leg: Leg, own: ChunkSpan, shards: Sequence[NodeShard]) -> Iterator[NodeShard]:
         """A node's own part, which lanes hold as before; those that get nothing in the last turn have it early."""
         groups = self.cluster.width // leg.lanes
         for group in range(groups):
@@ -349,16 +349,16 @@ class _Book:
                 for slot in range(1, leg.nodes)
                 if leg.turn(slot) == leg.turns - 1 and leg.resource(slot) == ACROSS
             }
-            for share in _within(shares, sliced(own, group, groups)):
-                yield NodeShard(share.span, share.held, share.held - last)
+            for shard in _within(shards, sliced(own, group, groups)):
+                yield NodeShard(shard.span, shard.held, shard.held - last)
 
     def _exchange(
-        self, leg: Leg, stride: int, spans: Mapping[int, ChunkSpan], shares: Shares
+        self, leg: Leg, stride: int, spans: Mapping[int, ChunkSpan], shards: Shards
     ) -> dict[int, list[NodeShard]]:
         """Every node sends the others of its row its sums; what it has then, and where."""
         groups, carriers = self.cluster.width // leg.lanes, self.cluster.carriers
         needed = {node: self._by_group(span, groups) for node, span in spans.items()}
-        self._sum_up(shares, needed, upwards=False)
+        self._sum_up(shards, needed, upwards=False)
         sent, held = [], {}
         for node in self.nodes:
             for group, want in enumerate(needed[node]):
@@ -367,22 +367,22 @@ class _Book:
                     peer = self._peer(leg, stride, node, slot)
                     # The first lane keeps the node's own sum; the others', which are the same, make room for what comes.
                     adds = slot % leg.lanes == 0
-                    sent.append(ExchangeMessage(carriers[node][lane], carriers[peer][lane], (want.share.span,), adds))
+                    sent.append(ExchangeMessage(carriers[node][lane], carriers[peer][lane], (want.shard.span,), adds))
             held[node] = [
-                NodeShard(want.share.span, frozenset(sorted(want.lanes)[slot % leg.lanes] for slot in range(leg.nodes)))
+                NodeShard(want.shard.span, frozenset(sorted(want.lanes)[slot % leg.lanes] for slot in range(leg.nodes)))
                 for want in needed[node]
             ]
         self.last = [self._add(ACROSS, [tuple(sent)], self.last)]
         self.before = self.last
         return held
 
-    def _sum_up(self, shares: Shares, needed: Wants, *, upwards: bool) -> None:
+    def _sum_up(self, shards: Shards, needed: Wants, *, upwards: bool) -> None:
         """Bring the sums of what nodes hold to the lanes that need them."""
-        if not self.grid.dealt and any(share.early for listed in shares.values() for share in listed):
-            steps, shares = self._meeting.early_steps(shares)
+        if not self.grid.dealt and any(shard.early for listed in shards.values() for shard in listed):
+            steps, shards = self._meeting.early_steps(shards)
             self.last = [*self.last, self._add(INSIDE, steps, self.before)]
         wants = {
-            node: [Want(share, want.lanes) for want in listed for share in _within(shares[node], want.share.span)]
+            node: [Want(shard, want.lanes) for want in listed for shard in _within(shards[node], want.shard.span)]
             for node, listed in needed.items()
         }
         if self.grid.dealt:
@@ -402,31 +402,31 @@ class _Book:
         for index in reversed(range(number)):
             act = self.acts[index]
             steps = [
-                tuple(ExchangeMessage(sending.dst, sending.src, sending.spans, False) for sending in step)
+                tuple(ExchangeMessage(transfer.dst, transfer.src, transfer.spans, False) for transfer in step)
                 for step in reversed(act.steps)
             ]
             place[index] = self._add(act.resource, steps, [place[user] for user in users[index]] or ready)
 
 
-def _within(shares: Sequence[NodeShard], span: ChunkSpan) -> Iterator[NodeShard]:
+def _within(shards: Sequence[NodeShard], span: ChunkSpan) -> Iterator[NodeShard]:
     """Parts of shards that lie in some chunks."""
-    for share in shares:
-        part = share.within(span)
+    for shard in shards:
+        part = shard.within(span)
         if part is not None:
             yield part
 
 
 def _dealt(wants: Wants) -> tuple[dict[int, list[Want]], dict[int, list[Want]]]:
-    """Every lane that wants a share gets a part of it summed up, and then hands it to the others that want it."""
+    """Every lane that wants a shard gets a part of it summed up, and then hands it to the others that want it."""
     dealt: dict[int, list[Want]] = {node: [] for node in wants}
     handed: dict[int, list[Want]] = {node: [] for node in wants}
     for node, listed in wants.items():
         for want in listed:
-            if len(want.share.held) == 1:
+            if len(want.shard.held) == 1:
                 handed[node].append(want)
                 continue
             for number, lane in enumerate(sorted(want.lanes)):
-                span = sliced(want.share.span, number, len(want.lanes))
-                dealt[node].append(Want(NodeShard(span, want.share.held), frozenset([lane])))
+                span = sliced(want.shard.span, number, len(want.lanes))
+                dealt[node].append(Want(NodeShard(span, want.shard.held), frozenset([lane])))
                 handed[node].append(Want(NodeShard(span, frozenset([lane])), want.lanes))
     return dealt, handed

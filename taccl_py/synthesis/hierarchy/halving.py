@@ -2,7 +2,7 @@
 
 A node adds up what it has for others and passes it on: half of everything to the node on the other side of the cluster, half of the
 rest to one of its own half, and so on, until few nodes are left that have added up the same part for all. These *exchange* sums: of
-two of them each sends the whole part once instead of half of it twice. Then everything goes back the same way, and is handed
+two of them each sends the whole part once instead of half of it twice. Then everything goes back along the same paths, and is handed
 out. Lanes do so each for themselves, and need no more bandwidth than a ReduceScatter and an AllGather.
 
 What is added up first and what is handed out last keep the lanes waiting. So the largest step goes in several messages, of which the
@@ -27,7 +27,7 @@ from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.stages import Stage, keep_order, schedule_stages
 from taccl_py.synthesis.sizes import ConstraintRows, apportion
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage, shifted, turned
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, shifted, turned
 from taccl_py.synthesis.templates.params import PARAMS as TEMPLATE_PARAMS
 from taccl_py.synthesis.templates.patterns import DOUBLING
 from taccl_py.tolerances import DIGITS
@@ -120,7 +120,7 @@ class Halving:
     units
         Sizes in chunks, a column each; see `HalvingShape`.
     chunks_per_rank
-        Chunks that a rank's share is cut into.
+        Chunks that a rank's shard is cut into.
     courses, stages
         What there is to do for every piece, and when.
     """
@@ -149,22 +149,22 @@ class Halving:
 
 
 def halvings(
-    cluster: LaneCluster, insides: Sequence[str], share_bytes: float, counts: Sequence[int], limits: Limits
+    cluster: LaneCluster, insides: Sequence[str], shard_bytes: float, counts: Sequence[int], limits: Limits
 ) -> Iterator[Halving]:
-    """Ways to halve and double with their times; none where nodes differ or are not 2^n.
+    """Variants of halving and doubling with their times; none where nodes differ or are not 2^n.
 
     Parameters
     ----------
     cluster, insides
         The machine, and how its nodes may hand out.
-    share_bytes
+    shard_bytes
         What one rank would have of the sum.
     counts
         Into how many chunks that may be cut, ascending.
     limits
         Time after which no more sizes are looked for, and the user's interrupt.
     """
-    planner = _Planner.of(cluster, share_bytes)
+    planner = _Planner.of(cluster, shard_bytes)
     if planner is None:
         return
     shapes = sorted(
@@ -227,12 +227,12 @@ class _Planner:
     lane_bytes: float
 
     @staticmethod
-    def of(cluster: LaneCluster, share_bytes: float) -> _Planner | None:
+    def of(cluster: LaneCluster, shard_bytes: float) -> _Planner | None:
         """None where the machine is not of the sort."""
         nodes, sizes = len(cluster.nodes), {len(ranks) for ranks in cluster.nodes}
         if nodes & (nodes - 1) or len(sizes) > 1 or sizes.pop() % cluster.width:
             return None
-        return _Planner(cluster, share_bytes * cluster.sharing * nodes)
+        return _Planner(cluster, shard_bytes * cluster.sharing * nodes)
 
     def groups(self, shape: HalvingShape) -> int:
         """Groups of nodes that exchange sums."""
@@ -394,8 +394,8 @@ def _tasks(shape: HalvingShape) -> tuple[list[HalvingStage], tuple[PieceStages, 
     return tasks, tuple(courses)
 
 
-def halving_moves(cluster: LaneCluster, back: LaneCluster, halving: Halving) -> Moves | None:
-    """Moves of the stages; None if some node cannot hand out.
+def halving_messages(cluster: LaneCluster, back: LaneCluster, halving: Halving) -> TemplateMessages | None:
+    """Messages of the stages; None if some node cannot hand out.
 
     Parameters
     ----------
@@ -406,14 +406,14 @@ def halving_moves(cluster: LaneCluster, back: LaneCluster, halving: Halving) -> 
     """
     writer = _HalvingWriter(cluster, back, halving)
     fine = all(writer.write(piece) for piece in range(halving.shape.pieces))
-    return tuple(sorted(writer.moves, key=lambda move: move.start)) if fine else None
+    return tuple(sorted(writer.messages, key=lambda message: message.start)) if fine else None
 
 
 class _HalvingWriter:
-    """Moves of all nodes."""
+    """Messages of all nodes."""
 
     def __init__(self, cluster: LaneCluster, back: LaneCluster, halving: Halving) -> None:
-        self.moves: list[TemplateMessage] = []
+        self.messages: list[TemplateMessage] = []
         self._cluster, self._back, self._halving = cluster, back, halving
         self._groups = len(cluster.nodes) // halving.shape.together
         # Pieces follow each other, in them lanes, in them what groups add up.
@@ -456,7 +456,7 @@ class _HalvingWriter:
         """A message of every lane."""
         stage, carriers = self._halving.stages[task], self._cluster.carriers
         for lane, (rank, other) in enumerate(zip(carriers[src], carriers[dst], strict=True)):
-            self.moves.append(
+            self.messages.append(
                 TemplateMessage(
                     rank, other, self._chunks(piece, lane, units), stage.start_us, stage.end_us, reduce=reduce
                 )
@@ -474,12 +474,12 @@ class _HalvingWriter:
         inside = self._halving.shape.inside
         if inward:
             found = hand_out(self._back, inside, held, Stage(self._steps(stage)[::-1], INSIDE, ()), none)
-            moves = None if found is None else shifted(turned(tuple(found), reduce=True), stage.start_us)
+            messages = None if found is None else shifted(turned(tuple(found), reduce=True), stage.start_us)
         else:
             found = hand_out(self._cluster, inside, held, Stage(self._steps(stage), INSIDE, (), stage.start_us), none)
-            moves = None if found is None else tuple(found)
-        self.moves += moves or ()
-        return moves is not None
+            messages = None if found is None else tuple(found)
+        self.messages += messages or ()
+        return messages is not None
 
     def _steps(self, stage: Stage) -> tuple[float, ...]:
         """A step for each partner where there are several at a time."""

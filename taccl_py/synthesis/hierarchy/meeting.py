@@ -66,9 +66,9 @@ class NodeShard:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A share that some lanes want to have summed up."""
+    """A shard that some lanes want to have summed up."""
 
-    share: NodeShard
+    shard: NodeShard
     lanes: frozenset[int]
 
 
@@ -103,7 +103,7 @@ class NodeExchange:
 
     def steps(self, wants: Mapping[int, Sequence[Want]], *, upwards: bool) -> list[Step]:
         """Every node's wants fulfilled, from the first digit to the last or upwards."""
-        held = {node: [want.share.held for want in listed] for node, listed in wants.items()}
+        held = {node: [want.shard.held for want in listed] for node, listed in wants.items()}
         digits = list(zip(self._strides, self.fans, strict=True))
         found = []
         for stride, fan in reversed(digits) if upwards else digits:
@@ -114,26 +114,26 @@ class NodeExchange:
             found.append(_step(sent))
         return found
 
-    def early_steps(self, shares: Mapping[int, Sequence[NodeShard]]) -> tuple[list[Step], dict[int, list[NodeShard]]]:
+    def early_steps(self, shards: Mapping[int, Sequence[NodeShard]]) -> tuple[list[Step], dict[int, list[NodeShard]]]:
         """Steps that add what lanes have early to what others will have, so that they cannot meet at different times; and the rest.
 
         For lanes that meet in pairs.
         """
-        left = {node: list(listed) for node, listed in shares.items()}
+        left = {node: list(listed) for node, listed in shards.items()}
         found = []
         for stride in self._strides:
             sent: Sent = {}
             for node, listed in left.items():
                 ranks = self.carriers[node]
-                for number, share in enumerate(listed):
+                for number, shard in enumerate(listed):
                     gone = frozenset(
                         lane
-                        for lane in share.early
-                        if lane ^ stride in share.held and (lane & stride or lane ^ stride not in share.early)
+                        for lane in shard.early
+                        if lane ^ stride in shard.held and (lane & stride or lane ^ stride not in shard.early)
                     )
                     for lane in sorted(gone):
-                        sent.setdefault((ranks[lane], ranks[lane ^ stride], True), []).append(share.span)
-                    listed[number] = replace(share, held=share.held - gone, early=share.early - gone)
+                        sent.setdefault((ranks[lane], ranks[lane ^ stride], True), []).append(shard.span)
+                    listed[number] = replace(shard, held=shard.held - gone, early=shard.early - gone)
             found.append(_step(sent))
         return found, left
 
@@ -142,7 +142,7 @@ def _meet(ranks: Sequence[int], held: frozenset[int], want: Want, digit: tuple[i
     """Let lanes that differ in a digit (its weight, its values) meet, note what they send, and return who has a sum then."""
     encounter = _encounter(held, want.lanes, *digit)
     for one in encounter.passings:
-        sent.setdefault((ranks[one.src], ranks[one.dst], one.adds), []).append(want.share.span)
+        sent.setdefault((ranks[one.src], ranks[one.dst], one.adds), []).append(want.shard.span)
     return encounter.after
 
 

@@ -65,7 +65,7 @@ class Outline:
         return f"rounds of {heard} over {self.spread} lanes, {self.inside} inside, pieces of {pieces}"
 
 
-def ways_to_hear(num_nodes: int, lanes: int = 1) -> list[Rounds]:
+def rounds_to_hear(num_nodes: int, lanes: int = 1) -> list[Rounds]:
     """Rounds by which blocks get everywhere: one, two, and so on up to the fewest messages; and the same with a short last round.
 
     What the last round brings is handed out when nothing else is left to do, so it pays to leave little to it. Where lanes may
@@ -264,7 +264,7 @@ class RankLoad:
 
 
 def insides(cluster: LaneCluster) -> list[str]:
-    """Ways to hand out inside nodes."""
+    """Patterns of handing out inside nodes."""
     if not cluster.site.linked_inside_nodes:
         return [PATHS]
     sizes = {len(ranks) for ranks in cluster.nodes}
@@ -275,10 +275,10 @@ def insides(cluster: LaneCluster) -> list[str]:
 def inside_steps(cluster: LaneCluster, inside: str, load: RankLoad, blocks: int) -> list[float]:
     """Durations of the steps by which everyone in a node gets what everyone else has, in so many runs of nodes."""
     size = max(len(ranks) for ranks in cluster.nodes)
-    ways = [1 << step for step in range(size.bit_length() - 1)] if inside == DOUBLING else [1] * (size - 1)
+    sizes = [1 << step for step in range(size.bit_length() - 1)] if inside == DOUBLING else [1] * (size - 1)
     alpha_us, packed = cluster.node_us(0.0), most_packed(load.chunk_bytes)
     steps = []
-    for together in ways:
+    for together in sizes:
         every = load.times(together)
         runs = blocks if load.whole else every.chunks
         parts = -(-every.chunks // packed) if packed > 1 else runs

@@ -19,7 +19,7 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds.passage import LatencyMachine
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.models.relay_cover import Relay, choose_relays
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 from taccl_py.tolerances import ABSOLUTE_US, FINE_DIGITS
 from taccl_py.topology.model import Topology
 
@@ -73,18 +73,18 @@ class Relays:
                 return Relays(passage, chosen, time_us)
         return None
 
-    def allgather(self) -> Moves:
+    def allgather(self) -> TemplateMessages:
         """AllGather of one chunk of each rank."""
-        writer = _RelayWriter(self.passage.net.topology, _share)
+        writer = _RelayWriter(self.passage.net.topology, _shard)
         for src in self._nodes[0]:
             own = self._visits({src: 0.0})
             for rank, visit in own.items():
                 writer.hand(rank, visit, RelayPiece(src, src))
             for node in range(1, len(self._nodes)):
                 self._gather(writer, src, node)
-        return writer.moves()
+        return writer.messages()
 
-    def alltoall(self) -> Moves | None:
+    def alltoall(self) -> TemplateMessages | None:
         """AllToAll of one chunk for each pair of ranks; None if a message would carry more chunks than one can."""
         writer = _RelayWriter(self.passage.net.topology, _pair)
         behind = {relay: self._visits({self._end(relay): self._arrival_us(relay)}) for relay in self.chosen}
@@ -102,7 +102,7 @@ class Relays:
                 writer.follow(own, self._begin(relay), piece)
                 writer.hand(self._end(relay), self._crossing(relay), piece)
                 writer.follow(behind[relay], dst, piece)
-        return writer.moves() if max(carried.values()) <= MAX_COUNT else None
+        return writer.messages() if max(carried.values()) <= MAX_COUNT else None
 
     @cached_property
     def _nodes(self) -> tuple[tuple[int, ...], ...]:
@@ -115,7 +115,7 @@ class Relays:
 
     @cached_property
     def _inside(self) -> tuple[tuple[_RelayStep, ...], ...]:
-        """Ways from every rank to its neighbours in its node."""
+        """Links from every rank to its neighbours in its node."""
         net = self.passage.net
         found: list[list[_RelayStep]] = [[] for _ in range(net.num_ranks)]
         crossing = set(self.passage.crossing)
@@ -144,7 +144,7 @@ class Relays:
             writer.hand(rank, self._crossing(coming[rank]) if visit.before is None else visit, RelayPiece(src, src))
 
     def _visits(self, roots_us: Mapping[int, float]) -> dict[int, Visit]:
-        """Quickest ways inside a node from ranks that have something from given times on.
+        """Quickest paths inside a node from ranks that have something from given times on.
 
         Nothing is under way when the first message from another node arrives, so that links are free for what it brings.
         """
@@ -180,7 +180,7 @@ class RelayPiece:
     dst: int
 
 
-def _share(piece: RelayPiece, _num_ranks: int) -> int:
+def _shard(piece: RelayPiece, _num_ranks: int) -> int:
     return piece.src
 
 
@@ -199,7 +199,7 @@ class _RelayMessage:
 
 
 class _RelayWriter:
-    """Moves of all nodes, written for the first one."""
+    """Messages of all nodes, written for the first one."""
 
     def __init__(self, topology: Topology, number: Callable[[RelayPiece, int], int]) -> None:
         self._topology, self._number = topology, number
@@ -208,10 +208,10 @@ class _RelayWriter:
     def hand(self, rank: int, visit: Visit, piece: RelayPiece) -> None:
         """A piece to a rank."""
         if visit.before is not None:
-            hop = _RelayMessage(
+            message = _RelayMessage(
                 round(visit.start_us, FINE_DIGITS), round(visit.end_us, FINE_DIGITS), visit.before, rank
             )
-            self._carried.setdefault(hop, {})[piece] = None
+            self._carried.setdefault(message, {})[piece] = None
 
     def follow(self, visits: Mapping[int, Visit], rank: int, piece: RelayPiece) -> None:
         """A piece to a rank over all ranks before it."""
@@ -220,17 +220,17 @@ class _RelayWriter:
             self.hand(rank, visit, piece)
             rank, visit = visit.before, visits[visit.before]
 
-    def moves(self) -> Moves:
+    def messages(self) -> TemplateMessages:
         """Everything that has been written, for all nodes."""
         sent: dict[_RelayMessage, list[int]] = {}
         for image in _turns(self._topology):
-            for hop, pieces in self._carried.items():
-                same = replace(hop, src=image[hop.src], dst=image[hop.dst])
+            for message, pieces in self._carried.items():
+                same = replace(message, src=image[message.src], dst=image[message.dst])
                 chunks = (self._number(RelayPiece(image[piece.src], image[piece.dst]), len(image)) for piece in pieces)
                 sent.setdefault(same, []).extend(chunks)
         return tuple(
-            TemplateMessage(hop.src, hop.dst, tuple(sorted(chunks)), hop.start_us, hop.end_us)
-            for hop, chunks in sorted(sent.items())
+            TemplateMessage(message.src, message.dst, tuple(sorted(chunks)), message.start_us, message.end_us)
+            for message, chunks in sorted(sent.items())
         )
 
 

@@ -12,7 +12,7 @@ from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.gather import hand_out
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE, PATHS, RankLoad, inside_steps
 from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 from taccl_py.synthesis.templates.patterns import DIRECT
 
 # How nodes pass on a piece: all that know tell others; each tells the next one; or along two binary trees by turns, where who passes
@@ -141,11 +141,13 @@ def _deal_steps(cluster: LaneCluster, course: BroadcastVariant, load: RankLoad) 
     return [step_us * (turn % cluster.at_once == 0) for turn in range(cluster.width)]
 
 
-def broadcast_moves(cluster: LaneCluster, course: BroadcastVariant, times: CourseTimes, root: int) -> Moves | None:
-    """Moves of a Broadcast; None if some node cannot hand out in the course's way."""
+def broadcast_messages(
+    cluster: LaneCluster, course: BroadcastVariant, times: CourseTimes, root: int
+) -> TemplateMessages | None:
+    """Messages of a Broadcast; None if some node cannot hand out as the course needs it."""
     home = cluster.site.topology.node_of[root]
     order = [(home + place) % len(cluster.nodes) for place in range(len(cluster.nodes))]
-    moves: list[TemplateMessage] = []
+    messages: list[TemplateMessage] = []
     first = 0
     for number, piece in enumerate(course.pieces):
         parts = [tuple(range(first + lane * piece, first + (lane + 1) * piece)) for lane in range(cluster.width)]
@@ -153,19 +155,19 @@ def broadcast_moves(cluster: LaneCluster, course: BroadcastVariant, times: Cours
         dealt = _dealt(cluster, course, times, number, root, order[0], parts)
         if dealt is None:
             return None
-        moves += dealt
+        messages += dealt
         for place, steps in enumerate(course_rounds(len(cluster.nodes), course.between, number)):
             stage = times.across[number][place]
             for step in steps:
                 ends = (cluster.carriers[order[step.src]], cluster.carriers[order[step.dst]])
                 for src, dst, chunks in zip(*ends, parts, strict=True):
-                    moves.append(TemplateMessage(src, dst, chunks, stage.start_us, stage.end_us))
+                    messages.append(TemplateMessage(src, dst, chunks, stage.start_us, stage.end_us))
                 held = dict(zip(ends[1], parts, strict=True))
                 handed = hand_out(cluster, course.inside, held, times.hand[number][place + 1], _none())
                 if handed is None:
                     return None
-                moves += handed
-    return tuple(sorted(moves, key=lambda move: move.start))
+                messages += handed
+    return tuple(sorted(messages, key=lambda message: message.start))
 
 
 def _none() -> Stage:
@@ -193,13 +195,13 @@ def _dealt(
     others = [rank for rank in cluster.nodes[home] if rank != root]
     helper = others[number % len(others)] if others and course.inside == DIRECT else root
     held: dict[int, tuple[int, ...]] = {}
-    moves: list[TemplateMessage] = []
+    messages: list[TemplateMessage] = []
     # The root's own lane does not wait, so its part is dealt out last.
     for turn, lane in enumerate(sorted(range(len(carriers)), key=lambda lane: carriers[lane] == root)):
         target = helper if carriers[lane] == root else carriers[lane]
         start = deal.starts_us()[min(turn, len(deal.step_us) - 1)]
         if target != root:
-            moves.append(TemplateMessage(root, target, parts[lane], start, deal.end_us))
+            messages.append(TemplateMessage(root, target, parts[lane], start, deal.end_us))
         held[target] = held.get(target, ()) + parts[lane]
     handed = hand_out(cluster, course.inside, held, times.hand[number][0], _none()) or []
-    return moves + [move for move in handed if move.dst != root]
+    return messages + [message for message in handed if message.dst != root]

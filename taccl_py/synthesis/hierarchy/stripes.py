@@ -40,7 +40,7 @@ class Stripes:
 
 
 def striped(cluster: LaneCluster) -> list[Stripes]:
-    """Ways to pass on; none where nodes differ in size, or ranks of a node, or those of a place in all nodes, are not all linked."""
+    """Variants of passing on; none where nodes differ in size, or ranks of a node, or those of a place in all nodes, are not all linked."""
     nodes, linked = cluster.nodes, cluster.site.linked
     places = len(nodes[0])
     if places < 2 or any(len(ranks) != places for ranks in nodes) or not cluster.site.linked_inside_nodes:
@@ -48,8 +48,8 @@ def striped(cluster: LaneCluster) -> list[Stripes]:
     if not all(linked(a, b) for ranks in zip(*nodes, strict=True) for a in ranks for b in ranks if a != b):
         return []
     # Between two nodes all are the same.
-    ways = (CHAIN, TREE, TWO_TREES)[: 3 if len(nodes) > 2 else 1]
-    return [Stripes(between, returns) for between in ways for returns in (False, True)]
+    variants = (CHAIN, TREE, TWO_TREES)[: 3 if len(nodes) > 2 else 1]
+    return [Stripes(between, returns) for between in variants for returns in (False, True)]
 
 
 def stripes_pipeline(cluster: LaneCluster, stripes: Stripes, root: int, size_bytes: float) -> Pipeline:

@@ -14,7 +14,7 @@ from taccl_py.synthesis.bounds.passage import LatencyMachine
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.relays import alike_links
 from taccl_py.synthesis.models.cp_sums import SumPlan, exchange_sums
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 from taccl_py.tolerances import RELATIVE
 from taccl_py.topology.model import Topology
 
@@ -54,14 +54,14 @@ class SumExchange:
             return None
         alike = alike_links(passage)
         neighbours = _neighbours(topology)
-        inside = set(range(len(topology.links))) - set(passage.crossing)
-        hop_us = {round(float(passage.net.least_message_us[link]), 9) for link in inside}
+        inner = set(range(len(topology.links))) - set(passage.crossing)
+        hop_us = {round(float(passage.net.least_message_us[link]), 9) for link in inner}
         across_us = {round(float(passage.net.least_message_us[link]), 9) for link in passage.crossing}
         everyone = len(alike) == len(nodes[0]) ** 2
         if neighbours is None or not everyone or len(hop_us) != 1 or len(across_us) != 1 or 0.0 in hop_us:
             return None
-        (hop,), (across,) = hop_us, across_us
-        rounds = int((hop + across) / hop * (1 + RELATIVE))
+        (inside,), (across,) = hop_us, across_us
+        rounds = int((inside + across) / inside * (1 + RELATIVE))
         deadline = limits.deadline()
         for groups in range(1, PARAMS.most_exchange_groups + 1):
             if deadline.left <= 0 or limits.stop.is_set():
@@ -70,7 +70,7 @@ class SumExchange:
                 within = limits.within(min(PARAMS.exchange_seconds, deadline.left), PARAMS.exchange_work)
                 plan = exchange_sums(neighbours, rounds, groups, within)
                 if plan is not None:
-                    return SumExchange(nodes, neighbours, hop, across, plan)
+                    return SumExchange(nodes, neighbours, inside, across, plan)
         return None
 
     @property
@@ -78,29 +78,29 @@ class SumExchange:
         """Time when all is done."""
         return 3 * self.hop_us + self.across_us
 
-    def moves(self, num_chunks: int) -> Moves:
+    def messages(self, num_chunks: int) -> TemplateMessages:
         """AllReduce of so many chunks, all together."""
         chunks = tuple(range(num_chunks))
-        moves = [move for node in range(2) for part in self._parts(node, chunks) for move in part]
-        return tuple(sorted(moves, key=lambda move: (move.start, move.src, move.dst)))
+        messages = [message for node in range(2) for part in self._parts(node, chunks) for message in part]
+        return tuple(sorted(messages, key=lambda message: (message.start, message.src, message.dst)))
 
     def _parts(self, node: int, chunks: tuple[int, ...]) -> Iterator[list[TemplateMessage]]:
-        """Moves into one node: rounds inside it, what comes from the other one, to hubs, and from hubs."""
-        hop, here, there = self.hop_us, self.nodes[node], self.nodes[1 - node]
-        came_us = hop + self.across_us
-        met_us = came_us + hop
+        """Messages into one node: rounds inside it, what comes from the other one, to hubs, and from hubs."""
+        inside_us, here, there = self.hop_us, self.nodes[node], self.nodes[1 - node]
+        came_us = inside_us + self.across_us
+        met_us = came_us + inside_us
 
-        def move(src: int, dst: int, start_us: float, *, adds: bool) -> TemplateMessage:
-            return TemplateMessage(src, dst, chunks, start_us, start_us + hop, adds)
+        def message(src: int, dst: int, start_us: float, *, adds: bool) -> TemplateMessage:
+            return TemplateMessage(src, dst, chunks, start_us, start_us + inside_us, adds)
 
         meetings = self.plan.meetings
-        yield [move(here[s.src], here[s.dst], s.round * hop, adds=s.adds) for s in self.plan.steps]
-        yield [TemplateMessage(there[m.src], here[m.dst], chunks, hop, came_us, m.adds) for m in meetings]
-        yield [move(here[m.dst], here[m.hub], came_us, adds=True) for m in meetings if m.hub != m.dst]
+        yield [message(here[s.src], here[s.dst], s.round * inside_us, adds=s.adds) for s in self.plan.steps]
+        yield [TemplateMessage(there[m.src], here[m.dst], chunks, inside_us, came_us, m.adds) for m in meetings]
+        yield [message(here[m.dst], here[m.hub], came_us, adds=True) for m in meetings if m.hub != m.dst]
         hubs = {meeting.hub for meeting in meetings}
         others = [place for place in range(len(here)) if place not in hubs]
         yield [
-            move(here[min(hubs.intersection(self.neighbours[place]))], here[place], met_us, adds=False)
+            message(here[min(hubs.intersection(self.neighbours[place]))], here[place], met_us, adds=False)
             for place in others
         ]
 
@@ -116,7 +116,7 @@ def _has_own_ports(topology: Topology, crossing: tuple[int, ...]) -> bool:
 
 
 def _neighbours(topology: Topology) -> tuple[tuple[int, ...], ...] | None:
-    """Places linked both ways with each place of a node; None where nodes differ."""
+    """Places linked in both directions with each place of a node; None where nodes differ."""
     found = []
     for ranks in topology.node_ranks:
         linked = topology.links_between

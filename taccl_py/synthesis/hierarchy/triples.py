@@ -5,10 +5,10 @@ a ring of nodes. Inside the nodes this doubles, until half the lanes know all th
 much of the other side as they need for the second round. In it the lanes bring what is left, each from a node of its own, but for a
 part that all lanes bring, third, while what came in the second round is handed out: what comes last needs no handing out.
 
-How much comes in which way is balanced: the third messages and the handing out end together. What goes together lies together, in
+The parts of the three messages are balanced: the third messages and the handing out end together. What goes together lies together, in
 the order of the ring, so that sums backwards can do the same.
 
-Runtimes carry so many chunks in a message, and every share is one, so that handing out may take more messages than the plan has. There
+Runtimes carry so many chunks in a message, and every shard is one, so that handing out may take more messages than the plan has. There
 is another plan for that, which is as slow as its program; the first one is for what has no such limit.
 """
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.gather import Numbering
 from taccl_py.synthesis.hierarchy.params import PARAMS
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,14 @@ class Triples:
         )
 
     @staticmethod
-    def of(cluster: LaneCluster, share_bytes: float, most: int | None = None) -> Triples | None:
+    def of(cluster: LaneCluster, shard_bytes: float, most: int | None = None) -> Triples | None:
         """The best ones with so many shares in a message; None where nodes are too few or too many, or not of the sort."""
         width, nodes = cluster.width, len(cluster.nodes)
         if not cluster.is_even or not cluster.site.linked_inside_nodes or width < 2 or width & (width - 1):
             return None
         if nodes < width + 2:
             return None
-        return _LaneClock.of(cluster, share_bytes, most).best()
+        return _LaneClock.of(cluster, shard_bytes, most).best()
 
 
 @dataclass(frozen=True)
@@ -118,13 +118,13 @@ class _LaneClock:
     most: int | None
 
     @staticmethod
-    def of(cluster: LaneCluster, share_bytes: float, most: int | None) -> _LaneClock:
+    def of(cluster: LaneCluster, shard_bytes: float, most: int | None) -> _LaneClock:
         """Look at a cluster."""
         width = cluster.width
         total = width * len(cluster.nodes)
         inside_us, lane_us = (
             tuple(
-                message_us(share_bytes * number) + (_messages(number, most) - 1) * message_us(0.0)
+                message_us(shard_bytes * number) + (_messages(number, most) - 1) * message_us(0.0)
                 for number in range(total + 1)
             )
             for message_us in (cluster.node_us, cluster.lane_us)
@@ -219,24 +219,26 @@ class _LaneClock:
         return self.doubled_us + before_us + self.lane_us[part.size] <= end_us
 
 
-def triple_moves(cluster: LaneCluster, triples: Triples, share_bytes: float, numbering: Numbering) -> Moves:
-    """Moves of an AllGather of one piece; see `taccl_py.synthesis.hierarchy.gather.allgather_moves`."""
-    writer = _TripleWriter(cluster, triples, _LaneClock.of(cluster, share_bytes, triples.most), numbering)
+def triple_messages(
+    cluster: LaneCluster, triples: Triples, shard_bytes: float, numbering: Numbering
+) -> TemplateMessages:
+    """Messages of an AllGather of one piece; see `taccl_py.synthesis.hierarchy.gather.allgather_messages`."""
+    writer = _TripleWriter(cluster, triples, _LaneClock.of(cluster, shard_bytes, triples.most), numbering)
     for node in range(len(cluster.nodes)):
         writer.write(node)
-    return tuple(sorted(writer.moves, key=lambda move: move.start))
+    return tuple(sorted(writer.messages, key=lambda message: message.start))
 
 
-def _messages(shares: int, most: int | None) -> int:
+def _messages(shards: int, most: int | None) -> int:
     """Messages that so many shares need."""
-    return 1 if most is None else max(1, -(-shares // most))
+    return 1 if most is None else max(1, -(-shards // most))
 
 
 class _TripleWriter:
-    """Moves of all nodes."""
+    """Messages of all nodes."""
 
     def __init__(self, cluster: LaneCluster, triples: Triples, clock: _LaneClock, numbering: Numbering) -> None:
-        self.moves: list[TemplateMessage] = []
+        self.messages: list[TemplateMessage] = []
         self._carriers, self._triples, self._clock = cluster.carriers, triples, clock
         self._width, self._half = cluster.width, cluster.width // 2
         self._numbered = [[numbering(rank, 0) for rank in ranks] for ranks in cluster.carriers]
@@ -267,15 +269,15 @@ class _TripleWriter:
         number, width = len(self._numbered), self._width
         return tuple(
             chunk
-            for share in range(low, high)
-            for chunk in self._numbered[(node + share // width) % number][share % width]
+            for shard in range(low, high)
+            for chunk in self._numbered[(node + shard // width) % number][shard % width]
         )
 
     def _add(self, src: int, dst: int, chunks: tuple[int, ...], start: float, end: float) -> None:
         number = _messages(len(chunks), self._triples.most)
         for part in range(number if chunks else 0):
             low, high = (len(chunks) * place // number for place in (part, part + 1))
-            self.moves.append(TemplateMessage(src, dst, chunks[low:high], start, end))
+            self.messages.append(TemplateMessage(src, dst, chunks[low:high], start, end))
 
     def _near(self, lane: int) -> tuple[int, int]:
         """Shares that a lane brings in the first round."""

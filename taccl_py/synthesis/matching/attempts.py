@@ -16,7 +16,7 @@ from types import TracebackType
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.schedule.timing import dispatch_messages
-from taccl_py.schedule.transform import allreduce, combining, drafts_of
+from taccl_py.schedule.transform import allreduce, combining, untimed_messages
 from taccl_py.solvers.cluster import cluster_workers
 from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.solvers.processes import Workers, start_workers
@@ -44,7 +44,7 @@ ROUTED = {
 
 @dataclass(frozen=True, slots=True)
 class MatchingVariant:
-    """One way to match chunks with links.
+    """One variant of matching chunks with links.
 
     Attributes
     ----------
@@ -153,7 +153,7 @@ def carry_out(demand: Demand, attempt: MatchingVariant, over: Callable[[], bool]
 
 def reordered(schedule: Schedule) -> Schedule:
     """The same deliveries in the order of the longest path still to go, if that is faster."""
-    messages = dispatch_messages(schedule.topology, schedule.chunk_bytes, drafts_of(schedule))
+    messages = dispatch_messages(schedule.topology, schedule.chunk_bytes, untimed_messages(schedule))
     other = replace(schedule, messages=messages)
     return other if other.makespan_us < schedule.makespan_us else schedule
 
@@ -173,28 +173,28 @@ def _routed(demand: Demand, topology: Topology, attempt: MatchingVariant, over: 
     collective = Collective(ROUTED[demand.kind], topology.num_ranks, attempt.cuts, demand.root)
     chunk_bytes = demand.chunk_bytes(demand.collective(attempt.cuts))
     fabric = Fabric.of(topology, chunk_bytes)
-    hops: Sequence[GrownMessage] | None
+    grown: Sequence[GrownMessage] | None
     if collective.kind is Kind.ALLTOALL:
-        hops = exchange(fabric, attempt.cuts, range(topology.num_ranks))
+        grown = exchange(fabric, attempt.cuts, range(topology.num_ranks))
     else:
         counted = len(topology.links) * collective.num_chunks
         choice = ChunkPriority.CHANCE if counted > PARAMS.most_counted else ChunkPriority.RAREST
-        hops = flood(fabric, collective.source, FloodRule(choice, attempt.thrifty, attempt.seed), over)
-    if hops is None:
+        grown = flood(fabric, collective.source, FloodRule(choice, attempt.thrifty, attempt.seed), over)
+    if grown is None:
         return None
     if attempt.improved:
-        hops = regrown(fabric, RegrowTask.of(fabric, collective), hops, attempt.seed, over)
-    return _scheduled(topology, collective, chunk_bytes, hops)
+        grown = regrown(fabric, RegrowTask.of(fabric, collective), grown, attempt.seed, over)
+    return _scheduled(topology, collective, chunk_bytes, grown)
 
 
 def _scheduled(
-    topology: Topology, collective: Collective, chunk_bytes: float, hops: Sequence[GrownMessage]
+    topology: Topology, collective: Collective, chunk_bytes: float, grown: Sequence[GrownMessage]
 ) -> Schedule:
     relayed: list[set[int]] = [set() for _ in range(topology.num_ranks)]
     if collective.kind is Kind.ALLTOALL:
-        for hop in hops:
-            dst = topology.links[hop.link].dst
-            relayed[dst].update(chunk for chunk in hop.chunks if collective.wanted[chunk] != (dst,))
-    messages = tuple(Message(hop.link, hop.chunks, hop.start_us, hop.end_us) for hop in hops)
+        for message in grown:
+            dst = topology.links[message.link].dst
+            relayed[dst].update(chunk for chunk in message.chunks if collective.wanted[chunk] != (dst,))
+    messages = tuple(Message(message.link, message.chunks, message.start_us, message.end_us) for message in grown)
     scratch = tuple(tuple(sorted(chunks)) for chunks in relayed)
     return Schedule(topology, collective, chunk_bytes, messages, scratch)

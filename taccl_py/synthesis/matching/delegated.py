@@ -9,13 +9,13 @@ from taccl_py.schedule.group import GroupSchedule
 from taccl_py.schedule.ir import Message
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
-from taccl_py.synthesis.hierarchy.delegates import Delegation, delegate_times, root_moves, spreads
+from taccl_py.synthesis.hierarchy.delegates import Delegation, delegate_times, root_messages, spreads
 from taccl_py.synthesis.hierarchy.outline import insides
 from taccl_py.synthesis.hierarchy.params import PARAMS as HIERARCHY_PARAMS
 from taccl_py.synthesis.matching.fabric import resource_orbits
 from taccl_py.synthesis.matching.params import PARAMS
 from taccl_py.synthesis.symmetry import IntArray
-from taccl_py.synthesis.templates.moves import Moves, as_drafts, cut
+from taccl_py.synthesis.templates.messages import TemplateMessages, as_untimed, cut
 from taccl_py.synthesis.templates.packing import most_packed
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.model import Topology
@@ -43,7 +43,7 @@ def delegated(demand: Demand) -> GroupSchedule | None:
     found.sort(key=lambda each: each[1].end_us)
     schedules = []
     for delegation, times in found[: PARAMS.most_delegations]:
-        base = _timed(topology, orbits, pair_bytes, root_moves(cluster, delegation, times))
+        base = _timed(topology, orbits, pair_bytes, root_messages(cluster, delegation, times))
         if base is not None:
             schedules.append(GroupSchedule(topology, demand.kind, 1, pair_bytes, group.generators, base))
     return min(schedules, key=lambda schedule: schedule.makespan_us, default=None)
@@ -67,29 +67,31 @@ def _delegations(cluster: LaneCluster) -> Iterator[Delegation]:
         yield Delegation(spread, 1, gathers, hands, apart=True)
 
 
-def _timed(topology: Topology, orbits: IntArray, chunk_bytes: float, moves: Moves) -> tuple[Message, ...] | None:
-    """The moves in their order, where an orbit of links or ports serves one at a time; None if they do not fit the links."""
-    drafts = as_drafts(topology, chunk_bytes, moves)
-    if drafts is None:
+def _timed(
+    topology: Topology, orbits: IntArray, chunk_bytes: float, planned: TemplateMessages
+) -> tuple[Message, ...] | None:
+    """The messages in their order, where an orbit of links or ports serves one at a time; None if they do not fit the links."""
+    untimed = as_untimed(topology, chunk_bytes, planned)
+    if untimed is None:
         return None
     most = most_packed(chunk_bytes)
     free_us: dict[int, float] = {}
     # Chunks that have come, by chunk and rank; the others are where they begin.
     came_us: dict[tuple[int, int], float] = {}
     messages = []
-    for draft in drafts:
-        link = topology.links[draft.link]
-        claims = [(int(orbits[resource]), resource) for resource in topology.resources_of[draft.link]]
+    for message in untimed:
+        link = topology.links[message.link]
+        claims = [(int(orbits[resource]), resource) for resource in topology.resources_of[message.link]]
         if len({orbit for orbit, _ in claims}) < len(claims):
             return None
-        for part in cut(len(draft.chunks), -(-len(draft.chunks) // most)):
-            chunks = tuple(draft.chunks[place] for place in part)
+        for part in cut(len(message.chunks), -(-len(message.chunks) // most)):
+            chunks = tuple(message.chunks[place] for place in part)
             size_bytes = len(chunks) * chunk_bytes
             known_us = (came_us.get((chunk, link.src), 0.0) for chunk in chunks)
             start_us = max(*known_us, *(free_us.get(orbit, 0.0) for orbit, _ in claims))
-            end_us = start_us + topology.message_us(draft.link, size_bytes)
+            end_us = start_us + topology.message_us(message.link, size_bytes)
             for orbit, resource in claims:
                 free_us[orbit] = start_us + topology.occupancy_us(resource, size_bytes)
             came_us.update(dict.fromkeys(((chunk, link.dst) for chunk in chunks), end_us))
-            messages.append(Message(draft.link, chunks, start_us, end_us, packed=len(chunks) > 1))
+            messages.append(Message(message.link, chunks, start_us, end_us, packed=len(chunks) > 1))
     return tuple(messages)

@@ -31,12 +31,12 @@ class Barrier:
     ----------
     missing
         How many have not.
-    jobs, barriers
+    messages, barriers
         What waits for it.
     """
 
     missing: int = 0
-    jobs: list[QueuedMessage] = field(default_factory=list)
+    messages: list[QueuedMessage] = field(default_factory=list)
     barriers: list[Barrier] = field(default_factory=list)
 
     def after(self, other: Barrier) -> None:
@@ -71,7 +71,7 @@ class QueuedMessage:
 
     def wait(self, barrier: Barrier) -> None:
         """Do not start before a barrier opens."""
-        barrier.jobs.append(self)
+        barrier.messages.append(self)
 
 
 def dispatch(topology: Topology, first: Sequence[QueuedMessage], opening: Sequence[Barrier]) -> list[Message]:
@@ -98,14 +98,14 @@ class _WaitingMessages(NamedTuple):
         In the order; numbers decide between equal places.
     last
         The receiver's port, which is what most often is not free.
-    job
+    message
         The message.
     """
 
     place: float
     number: int
     last: int
-    job: QueuedMessage
+    message: QueuedMessage
 
 
 @dataclass(slots=True)
@@ -131,8 +131,8 @@ class _Dispatch:
 
     def run(self, first: Sequence[QueuedMessage], opening: Sequence[Barrier]) -> list[Message]:
         stirred: dict[int, None] = {}
-        for job in first:
-            self._add(job, stirred)
+        for message in first:
+            self._add(message, stirred)
         for opened in opening:
             self._open(opened, stirred)
         now, events = 0.0, self._events
@@ -157,19 +157,19 @@ class _Dispatch:
             self._open(barrier, stirred)
 
     def _open(self, barrier: Barrier, stirred: dict[int, None]) -> None:
-        for job in barrier.jobs:
-            self._add(job, stirred)
+        for message in barrier.messages:
+            self._add(message, stirred)
         for other in barrier.barriers:
             self._report(other, stirred)
 
-    def _add(self, job: QueuedMessage, stirred: dict[int, None]) -> None:
-        resources = self._resources[job.link]
+    def _add(self, message: QueuedMessage, stirred: dict[int, None]) -> None:
+        resources = self._resources[message.link]
         port = resources[1] if len(resources) > 1 else resources[0]
         self._count += 1
         queue = self._queues.get(port)
         if queue is None:
             queue = self._queues[port] = _Queue()
-        heapq.heappush(queue.others, _WaitingMessages(job.place, self._count, resources[-1], job))
+        heapq.heappush(queue.others, _WaitingMessages(message.place, self._count, resources[-1], message))
         stirred[port] = None
 
     def _serve(self, port: int, now: float) -> None:
@@ -186,13 +186,13 @@ class _Dispatch:
             if len(front) > PARAMS.most_tried:
                 heapq.heappush(others, front.pop())
         again = _NEVER
-        for number, (_, _, last, job) in enumerate(front):
+        for number, (_, _, last, message) in enumerate(front):
             until = free_us[last]
             if until <= soon:
-                until = max([free_us[resource] for resource in self._resources[job.link]])
+                until = max([free_us[resource] for resource in self._resources[message.link]])
                 if until <= soon:
                     del front[number]
-                    self._start(job, max(now, until))
+                    self._start(message, max(now, until))
                     again = free_us[port]
                     break
             if until < again:
@@ -205,18 +205,18 @@ class _Dispatch:
         self._count += 1
         heapq.heappush(self._events, (time_us, self._count, port, None))
 
-    def _start(self, job: QueuedMessage, now: float) -> None:
-        longest, free_us, megabytes = 0.0, self._free_us, job.megabytes
-        for resource, (alpha_us, beta_us_per_mb) in self._charges(job.link):
+    def _start(self, message: QueuedMessage, now: float) -> None:
+        longest, free_us, megabytes = 0.0, self._free_us, message.megabytes
+        for resource, (alpha_us, beta_us_per_mb) in self._charges(message.link):
             time_us = alpha_us + beta_us_per_mb * megabytes
             free_us[resource] = now + time_us
             if time_us > longest:
                 longest = time_us
-        end = now + longest + self._links[job.link].latency_us
-        self._messages.append(Message(job.link, job.chunks, now, end, job.reduce, job.packed))
-        if job.tells is not None:
+        end = now + longest + self._links[message.link].latency_us
+        self._messages.append(Message(message.link, message.chunks, now, end, message.reduce, message.packed))
+        if message.tells is not None:
             self._count += 1
-            heapq.heappush(self._events, (end, self._count, -1, job.tells))
+            heapq.heappush(self._events, (end, self._count, -1, message.tells))
 
     def _charges(self, link: int) -> _Charges:
         """Resources of a link, with alpha and beta."""

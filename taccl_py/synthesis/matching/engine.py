@@ -1,10 +1,10 @@
 """Engine ``greedy``: time-expanded matching on machines of any shape, thousands of ranks included.
 
-Four ways, of which the best is taken:
+Four strategies, of which the best is taken:
 
 1. Where there are translations, one root (or one of each role) is solved and replicated (`replicate`).
 2. Otherwise, and where that leaves something to gain, all chunks are matched with links moment by moment (`flood`), or sent along
-   balanced ways (`exchange`, for AllToAll), a number of times with other choices among equals. The fastest is improved: chunks that
+   balanced paths (`exchange`, for AllToAll), a number of times with other choices among equals. The fastest is improved: chunks that
    hold up its end are taken out and are routed anew (`regrow`), a limited number of times.
 3. On equal nodes with links between equal local numbers, blocks gather by `rails`, in few messages.
 4. An AllReduce between unequal nodes (failed NICs, slow nodes) is summed by `owners`, in proportion to what their NICs carry.
@@ -28,8 +28,8 @@ from taccl_py.schedule.ir import Schedule
 from taccl_py.synthesis.bounds import Bound, require_ways
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.matching.attempts import ROUTED, Attempts, MatchingVariant, reordered
+from taccl_py.synthesis.matching.background_bound import BackgroundBound
 from taccl_py.synthesis.matching.fabric import Fabric
-from taccl_py.synthesis.matching.later import LaterBound
 from taccl_py.synthesis.matching.least import least_us
 from taccl_py.synthesis.matching.owners import owner_schedule
 from taccl_py.synthesis.matching.params import PARAMS
@@ -73,7 +73,7 @@ class _MatchingRun:
         translations = translations_of(demand.topology) if why_not(demand) is None else None
         self._may_replicate = translations is not None
         self._has_roles = translations is not None and not translations.is_regular
-        self._later = LaterBound(
+        self._later = BackgroundBound(
             demand, self.limits, self._ending, needed_soon=self._may_replicate, known=options.bound
         )
 
@@ -88,9 +88,9 @@ class _MatchingRun:
     def answer(self) -> Synthesis:
         """Bound, replicate or match, and turn into a schedule."""
         with self._ending:
-            return self._best_way()
+            return self._best_path()
 
-    def _best_way(self) -> Synthesis:
+    def _best_path(self) -> Synthesis:
         best = self._replicated()
         for stage, search in (("rails", self._by_rails), ("owners", self._by_owners), ("matching", self._matched)):
             if best is not None and self._is_enough(best) and not self._may_be_resized(best):

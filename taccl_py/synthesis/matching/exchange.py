@@ -1,7 +1,7 @@
-"""AllToAll: a way for each chunk, spread evenly over links and ports, and the order in which they go.
+"""AllToAll: a path for each chunk, spread evenly over links and ports, and the order in which they go.
 
 With the orbits of a group the chunks of its roots are enough: every translation repeats what they do, so an orbit of links
-carries as much as the roots' chunks use of it. Chunks take ways that cost the machine least; of those, the ones that leave links
+carries as much as the roots' chunks use of it. Chunks take paths that cost the machine least; of those, the ones that leave links
 and ports most evenly loaded. Then whatever has the longest path to go starts as soon as its link and ports are free.
 """
 
@@ -22,7 +22,7 @@ from taccl_py.work import count_work
 
 @dataclass(frozen=True, slots=True)
 class ExchangedMessage:
-    """Chunks that cross one link together, and the ride that brings them to it, if any."""
+    """Chunks that cross one link together, and the message that brings them to it, if any."""
 
     link: int
     chunks: tuple[int, ...]
@@ -41,11 +41,11 @@ def exchange(fabric: Fabric, parts: int, roots: Sequence[int] = (0,)) -> tuple[G
     roots
         Whose chunks; with the orbits of a free group its roots are enough.
     """
-    rides: list[ExchangedMessage] = []
-    for chunk, way in sorted(_balanced_ways(fabric, parts, roots).items()):
-        for place, link in enumerate(way):
-            rides.append(ExchangedMessage(link, (chunk,), len(rides) - 1 if place else -1))
-    return order_rides([fabric], rides)
+    messages: list[ExchangedMessage] = []
+    for chunk, path in sorted(_balanced_paths(fabric, parts, roots).items()):
+        for place, link in enumerate(path):
+            messages.append(ExchangedMessage(link, (chunk,), len(messages) - 1 if place else -1))
+    return order_messages([fabric], messages)
 
 
 def rail_exchange(
@@ -68,18 +68,18 @@ def rail_exchange(
         None if a link that is needed is missing, or may not be used.
     """
     topology = fabrics[0].topology
-    rides: list[ExchangedMessage] = []
+    messages: list[ExchangedMessage] = []
     for root in roots:
         for node in topology.node_ranks:
-            if not _add_rides(fabrics[0], root, node, most_together, rides):
+            if not _add_messages(fabrics[0], root, node, most_together, messages):
                 return None
-    return order_rides(fabrics, rides)
+    return order_messages(fabrics, messages)
 
 
-def _add_rides(
-    fabric: Fabric, root: int, node: Sequence[int], most_together: int, rides: list[ExchangedMessage]
+def _add_messages(
+    fabric: Fabric, root: int, node: Sequence[int], most_together: int, messages: list[ExchangedMessage]
 ) -> bool:
-    """Rides of what a root has for a node; False if a link is missing."""
+    """Messages of what a root has for a node; False if a link is missing."""
     topology = fabric.topology
     place, first_chunk = topology.local_rank[root], root * topology.num_ranks
     gate, brought = root, dict.fromkeys(node, -1)
@@ -90,41 +90,41 @@ def _add_rides(
             return False
         for first in range(0, len(node), most_together):
             together = node[first : first + most_together]
-            brought.update(dict.fromkeys(together, len(rides)))
-            rides.append(ExchangedMessage(lanes[0], tuple(first_chunk + rank for rank in together)))
+            brought.update(dict.fromkeys(together, len(messages)))
+            messages.append(ExchangedMessage(lanes[0], tuple(first_chunk + rank for rank in together)))
     for rank in node:
         lanes = topology.links_between.get((gate, rank), ())
         if rank == gate:
             continue
         if not lanes or lanes[0] not in fabric.links_from[gate]:
             return False
-        rides.append(ExchangedMessage(lanes[0], (first_chunk + rank,), brought[rank]))
+        messages.append(ExchangedMessage(lanes[0], (first_chunk + rank,), brought[rank]))
     return True
 
 
-def _balanced_ways(fabric: Fabric, parts: int, roots: Sequence[int]) -> dict[int, list[int]]:
+def _balanced_paths(fabric: Fabric, parts: int, roots: Sequence[int]) -> dict[int, list[int]]:
     """Links of every chunk."""
     size = fabric.topology.num_ranks
     cost = [sum(claim.time_us for claim in sort.claims) for sort in fabric.sorts]
     towards = {root: _shortest(fabric, cost, root) for root in roots}
     load: dict[int, float] = {}
     chunks = [(root * size + rank) * parts + part for root in roots for rank in range(size) for part in range(parts)]
-    ways: dict[int, list[int]] = {chunk: [] for chunk in chunks}
+    paths: dict[int, list[int]] = {chunk: [] for chunk in chunks}
     farthest_first = sorted(chunks, key=lambda c: (-towards[c // parts // size].far[c // parts % size], c))
     for _ in range(PARAMS.exchange_rounds):
         for chunk in farthest_first:
             root, rank = divmod(chunk // parts, size)
-            for link in ways[chunk]:
+            for link in paths[chunk]:
                 _add(fabric, load, link, -1.0)
-            ways[chunk] = _lightest(fabric, towards[root], load, rank, random.Random(chunk))
-            for link in ways[chunk]:
+            paths[chunk] = _lightest(fabric, towards[root], load, rank, random.Random(chunk))
+            for link in paths[chunk]:
                 _add(fabric, load, link, 1.0)
-    return ways
+    return paths
 
 
 @dataclass(frozen=True, slots=True)
 class _Towards:
-    """Least cost from a root to every rank, and the links by which ways of least cost enter it."""
+    """Least cost from a root to every rank, and the links by which paths of least cost enter it."""
 
     root: int
     far: list[float]
@@ -154,9 +154,9 @@ def _shortest(fabric: Fabric, cost: Sequence[float], root: int) -> _Towards:
 
 
 def _lightest(fabric: Fabric, towards: _Towards, load: dict[int, float], rank: int, chance: random.Random) -> list[int]:
-    """Of the ways of least cost to a rank one whose links and ports have least to do.
+    """Of the paths of least cost to a rank one whose links and ports have least to do.
 
-    Chance decides between equals, so that not all ways begin in the same direction.
+    Chance decides between equals, so that not all paths begin in the same direction.
     """
     before: list[int] = []
     within = {rank}
@@ -176,11 +176,11 @@ def _lightest(fabric: Fabric, towards: _Towards, load: dict[int, float], rank: i
             if reached not in price or through < price[reached]:
                 price[reached] = through
                 last[reached] = link
-    way: list[int] = []
+    path: list[int] = []
     while rank != towards.root:
-        way.append(last[rank])
+        path.append(last[rank])
         rank = fabric.src[last[rank]]
-    return way[::-1]
+    return path[::-1]
 
 
 def _add(fabric: Fabric, load: dict[int, float], link: int, times: float) -> None:
@@ -188,25 +188,25 @@ def _add(fabric: Fabric, load: dict[int, float], link: int, times: float) -> Non
         load[claim.orbit] = load.get(claim.orbit, 0.0) + times * claim.time_us
 
 
-def order_rides(fabrics: Sequence[Fabric], rides: Sequence[ExchangedMessage]) -> tuple[GrownMessage, ...]:
+def order_messages(fabrics: Sequence[Fabric], messages: Sequence[ExchangedMessage]) -> tuple[GrownMessage, ...]:
     """List schedule: at every moment what has the longest path still to go.
 
     Parameters
     ----------
     fabrics
         The machine for messages of one chunk, two chunks, and so on.
-    rides
+    messages
         Each after the one that it waits for.
     """
-    count_work("timed", len(rides))
+    count_work("timed", len(messages))
     fabric = fabrics[0]
-    follow, left_us = _follow(fabrics, rides)
+    follow, left_us = _follow(fabrics, messages)
     free_us: dict[int, float] = {}
     waiting: list[list[tuple[float, int]]] = [[] for _ in fabric.sorts]
     uses = _uses(fabric)
-    hops: list[GrownMessage] = []
-    # (time, ride that may start or -1, orbit that becomes free)
-    events = [(0.0, number, -1) for number, ride in enumerate(rides) if ride.after < 0]
+    timed: list[GrownMessage] = []
+    # (time, message that may start or -1, orbit that becomes free)
+    events = [(0.0, number, -1) for number, message in enumerate(messages) if message.after < 0]
     while events:
         now = events[0][0]
         soon = now * (1 + RELATIVE)
@@ -216,38 +216,38 @@ def order_rides(fabrics: Sequence[Fabric], rides: Sequence[ExchangedMessage]) ->
             if number < 0:
                 stirred.update(uses[orbit])
             else:
-                queue = fabric.sort_of[rides[number].link]
+                queue = fabric.sort_of[messages[number].link]
                 heapq.heappush(waiting[queue], (-left_us[number], number))
                 stirred.add(queue)
         for _, queue in sorted((waiting[queue][0], queue) for queue in stirred if waiting[queue]):
-            ride = rides[waiting[queue][0][1]]
-            sort = _sort(fabrics, ride)
+            message = messages[waiting[queue][0][1]]
+            sort = _sort(fabrics, message)
             if any(free_us.get(claim.orbit, 0.0) > soon for claim in sort.claims):
                 continue
             _, number = heapq.heappop(waiting[queue])
             end = now + sort.message_us
-            hops.append(GrownMessage(ride.link, now, end, ride.chunks))
+            timed.append(GrownMessage(message.link, now, end, message.chunks))
             for later in follow[number]:
                 heapq.heappush(events, (end, later, -1))
             for claim in sort.claims:
                 free_us[claim.orbit] = now + claim.time_us
                 heapq.heappush(events, (now + claim.time_us, -1, claim.orbit))
-    return tuple(hops)
+    return tuple(timed)
 
 
-def _sort(fabrics: Sequence[Fabric], ride: ExchangedMessage) -> Sort:
-    fabric = fabrics[len(ride.chunks) - 1]
-    return fabric.sorts[fabric.sort_of[ride.link]]
+def _sort(fabrics: Sequence[Fabric], message: ExchangedMessage) -> Sort:
+    fabric = fabrics[len(message.chunks) - 1]
+    return fabric.sorts[fabric.sort_of[message.link]]
 
 
-def _follow(fabrics: Sequence[Fabric], rides: Sequence[ExchangedMessage]) -> tuple[list[list[int]], list[float]]:
-    """Rides that wait for each ride, and the time from its start to the end of all of them."""
-    follow: list[list[int]] = [[] for _ in rides]
-    left_us = [_sort(fabrics, ride).message_us for ride in rides]
-    for number in reversed(range(len(rides))):
+def _follow(fabrics: Sequence[Fabric], messages: Sequence[ExchangedMessage]) -> tuple[list[list[int]], list[float]]:
+    """Messages that wait for each message, and the time from its start to the end of all of them."""
+    follow: list[list[int]] = [[] for _ in messages]
+    left_us = [_sort(fabrics, message).message_us for message in messages]
+    for number in reversed(range(len(messages))):
         left_us[number] += max((left_us[later] for later in follow[number]), default=0.0)
-        if rides[number].after >= 0:
-            follow[rides[number].after].append(number)
+        if messages[number].after >= 0:
+            follow[messages[number].after].append(number)
     return follow, left_us
 
 

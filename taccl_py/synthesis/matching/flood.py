@@ -127,11 +127,11 @@ class _ChunkFlood:
                 self._match(now, frugal=False)
             if over():
                 return None
-        hops: list[GrownMessage] = []
+        grown: list[GrownMessage] = []
         for links, chunks, start_us in self._log:
             for link, chunk in zip(links.tolist(), chunks.tolist(), strict=True):
-                hops.append(GrownMessage(link, start_us, start_us + float(self._message_us[link]), (chunk,)))
-        return tuple(hops)
+                grown.append(GrownMessage(link, start_us, start_us + float(self._message_us[link]), (chunk,)))
+        return tuple(grown)
 
     def _receive(self, time_us: float) -> None:
         for ranks, chunks in self._arrivals.pop(time_us, ()):

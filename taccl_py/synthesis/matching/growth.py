@@ -57,7 +57,7 @@ class _ChunkGrowth:
         self._fabric, self._size = fabric, fabric.topology.num_ranks
         self._random = random.Random(seed)
         count_work("routed", len(sources) * len(fabric.src))
-        far = {source: _hops_from(fabric, source) for source in dict.fromkeys(sources)}
+        far = {source: _links_to(fabric, source) for source in dict.fromkeys(sources)}
         self._far = [far[source] for source in sources]
         self._waiting: list[list[_Entry]] = [[] for _ in fabric.sorts]
         self._node_of = fabric.topology.node_of
@@ -75,7 +75,7 @@ class _ChunkGrowth:
             self._inside = {(chunk, self._node_of[source]) for chunk, source in enumerate(sources)}
         self._free_us: dict[int, float] = {}
         self._others: dict[int, int] = {}
-        self._hops: list[GrownMessage] = []
+        self._grown: list[GrownMessage] = []
         # (time, place that is reached or -1 where only an orbit becomes free)
         self._events: list[tuple[float, int]] = [(0.0, place) for place in starts]
         self._now = self._soon = 0.0
@@ -95,7 +95,7 @@ class _ChunkGrowth:
                 self._match_quickly(ready)
             if not self._events and not self._match_any(ready):
                 return None
-        return tuple(self._hops)
+        return tuple(self._grown)
 
     def _place(self, link: int, chunk: int) -> int:
         return chunk * self._size + self._fabric.dst[link]
@@ -136,7 +136,7 @@ class _ChunkGrowth:
                     self._start(link, chunk)
 
     def _match_well(self, ready: list[int]) -> None:
-        """Maximum matching of sorts and places, by augmenting ways."""
+        """Maximum matching of sorts and places, by augmenting paths."""
         for sort in ready:
             self._waiting[sort] = sorted(self._open(self._waiting[sort]))
         taken: dict[int, tuple[int, int]] = {}
@@ -207,11 +207,11 @@ class _ChunkGrowth:
             self._free_us[claim.orbit] = self._now + claim.time_us
             heapq.heappush(self._events, (self._now + claim.time_us, -1))
         end_us = self._now + sort.message_us
-        self._hops.append(GrownMessage(link, self._now, end_us, (chunk,)))
+        self._grown.append(GrownMessage(link, self._now, end_us, (chunk,)))
         heapq.heappush(self._events, (end_us, place))
 
 
-def _hops_from(fabric: Fabric, root: int) -> list[int]:
+def _links_to(fabric: Fabric, root: int) -> list[int]:
     """Fewest links from the root to every rank."""
     far = [-1] * fabric.topology.num_ranks
     far[root] = 0

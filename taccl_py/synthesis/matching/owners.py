@@ -1,6 +1,6 @@
-"""AllReduce between unequal nodes: everything is summed in the nodes, then at its owner, and goes back the same ways.
+"""AllReduce between unequal nodes: everything is summed in the nodes, then at its owner, and goes back along the same paths.
 
-Who owns what and who stands for it in each node is for `taccl_py.synthesis.matching.shares`. Shares are cut into pieces that go one
+Who owns what and who stands for it in each node is for `taccl_py.synthesis.matching.owner_shards`. Shares are cut into pieces that go one
 after the other, so that a slow node's contributions come in time for the others to go on, and the last piece is small. Nodes send
 to the node after them first, so that not all of them begin with the same receiver.
 """
@@ -18,8 +18,8 @@ import numpy as np
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Schedule
 from taccl_py.synthesis.matching.dispatch import Barrier, QueuedMessage, dispatch
+from taccl_py.synthesis.matching.owner_shards import OwnerShards
 from taccl_py.synthesis.matching.params import PARAMS
-from taccl_py.synthesis.matching.shares import OwnerShards
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB, MAX_CHUNK_COPIES
 
@@ -27,7 +27,7 @@ _TURN = 1e-6
 
 
 def owner_schedule(topology: Topology, size_bytes: float, chunks_per_rank: int | None) -> Schedule | None:
-    """AllReduce by owners; None if nodes have no ways out, or ranks that need a link have none.
+    """AllReduce by owners; None if nodes have no links out, or ranks that need a link have none.
 
     Parameters
     ----------
@@ -45,12 +45,12 @@ def owner_schedule(topology: Topology, size_bytes: float, chunks_per_rank: int |
     fine = 1 << (PARAMS.owner_chunks * pieces - 1).bit_length()
     most = 1 << max(0, (MAX_CHUNK_COPIES // topology.num_ranks**2).bit_length() - 1)
     collective = Collective(Kind.ALLREDUCE, topology.num_ranks, chunks_per_rank or min(fine, most))
-    shares = OwnerShards.of(topology, collective.num_chunks)
-    if shares is None:
+    shards = OwnerShards.of(topology, collective.num_chunks)
+    if shards is None:
         return None
     chunk_bytes = collective.chunk_bytes(size_bytes)
     with _uncollected():
-        plan = _OwnerPlan(topology, shares, pieces, chunk_bytes / BYTES_PER_MB)
+        plan = _OwnerPlan(topology, shards, pieces, chunk_bytes / BYTES_PER_MB)
         if not plan.build():
             return None
         messages = tuple(dispatch(topology, plan.first, plan.opening))
@@ -105,14 +105,14 @@ class _OwnerSpan:
 class _OwnerPlan:
     """Messages of an AllReduce by owners and what they wait for."""
 
-    def __init__(self, topology: Topology, shares: OwnerShards, pieces: int, chunk_mb: float) -> None:
-        self._topology, self._shares, self._chunk_mb = topology, shares, chunk_mb
+    def __init__(self, topology: Topology, shards: OwnerShards, pieces: int, chunk_mb: float) -> None:
+        self._topology, self._shards, self._chunk_mb = topology, shards, chunk_mb
         self._nodes = topology.node_ranks
         self._node_of = topology.node_of
         self._pieces = pieces
         self._chunks = self._placed()
-        rates = shares.rate[shares.rate > 0]
-        self._is_slow: list[bool] = (shares.rate < PARAMS.slow_gate_rate * float(np.median(rates))).tolist()
+        rates = shards.rate[shards.rate > 0]
+        self._is_slow: list[bool] = (shards.rate < PARAMS.slow_gate_rate * float(np.median(rates))).tolist()
         self._parts = [self._groups(ranks) for ranks in self._nodes]
         self._is_whole = True
         self.first: list[QueuedMessage] = []
@@ -121,7 +121,7 @@ class _OwnerPlan:
     def build(self) -> bool:
         """Plan all messages; False if a link is missing."""
         for piece in range(self._pieces):
-            for rail in self._shares.rails:
+            for rail in self._shards.rails:
                 self._add_piece(rail, piece)
                 if not self._is_whole:
                     return False
@@ -131,10 +131,10 @@ class _OwnerPlan:
         """Chunks of every owner's pieces, [piece][rank]: rail after rail, in each piece after piece, owner after owner."""
         found: list[list[tuple[int, ...]]] = [[()] * len(self._node_of) for _ in range(self._pieces)]
         at = 0
-        for rail in self._shares.rails:
+        for rail in self._shards.rails:
             for piece in range(self._pieces):
                 for owner in rail:
-                    owned = int(self._shares.owned[owner])
+                    owned = int(self._shards.owned[owner])
                     size = owned * (piece + 1) // self._pieces - owned * piece // self._pieces
                     found[piece][owner] = tuple(range(at, at + size))
                     at += size
@@ -176,7 +176,7 @@ class _OwnerPlan:
         few = PARAMS.group_ends if piece in (0, self._pieces - 1) else PARAMS.few_group_ends
         parts = max(self._parts[node], few, key=len)
         edges = {0} | {round(part * len(order)) for part in parts}
-        gate = self._shares.gate_of[node]
+        gate = self._shards.gate_of[node]
         for place, (one, two) in enumerate(pairwise(order), start=1):
             if two < one or gate[one] != gate[two]:
                 edges.add(place)
@@ -192,7 +192,7 @@ class _OwnerPlan:
         slowest = max((link for lanes in inside for link in lanes), key=lambda link: self._us(link, 1.0), default=None)
         if slowest is None:
             return ()
-        piece_mb = float(self._shares.owned.sum()) * self._chunk_mb / len(ranks) / self._pieces
+        piece_mb = float(self._shards.owned.sum()) * self._chunk_mb / len(ranks) / self._pieces
         alpha_us = self._us(slowest, 0.0)
         most = (
             PARAMS.most_alpha_part * (self._us(slowest, piece_mb) - alpha_us) / alpha_us
@@ -239,10 +239,10 @@ class _OwnerPlan:
         if lanes is None:
             self._is_whole = False
             return
-        job = QueuedMessage(lanes[0], chunks, reduce, len(chunks) * self._chunk_mb, urgency, tells)
+        message = QueuedMessage(lanes[0], chunks, reduce, len(chunks) * self._chunk_mb, urgency, tells)
         if tells is not None:
             tells.missing += 1
         if after is None:
-            self.first.append(job)
+            self.first.append(message)
         else:
-            job.wait(after)
+            message.wait(after)

@@ -1,7 +1,7 @@
 """AllGather by rails: equal local numbers gather between the nodes, and every node hands out what comes, as it comes.
 
 Between nodes the blocks double (after Bruck): in each step a rank sends what it has of its rail to the node twice as far on, so few
-messages are paid for. What arrives is handed to the other ranks of the node while the next step is under way. The quickest way
+messages are paid for. What arrives is handed to the other ranks of the node while the next step is under way. The quickest path
 where messages are small.
 """
 
@@ -13,7 +13,7 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule
-from taccl_py.schedule.transform import backwards, drafts_of
+from taccl_py.schedule.transform import backwards, untimed_messages
 from taccl_py.topology.model import Topology
 
 
@@ -35,54 +35,54 @@ def rail_schedule(topology: Topology, kind: Kind, chunk_bytes: float) -> Schedul
     backward = _gathered(topology.reversed(), chunk_bytes)
     if backward is None or (forward is None and kind is Kind.ALLREDUCE):
         return None
-    drafts = backwards(backward, topology)
+    untimed = backwards(backward, topology)
     if forward is not None:
-        drafts += drafts_of(forward, offset=backward.makespan_us)
+        untimed += untimed_messages(forward, offset=backward.makespan_us)
     # In scratch, what is added together can lie together, and need not be copied for every message.
     collective = Collective(kind, topology.num_ranks, 1)
-    return build_schedule(topology, collective, chunk_bytes, drafts, as_named=True)
+    return build_schedule(topology, collective, chunk_bytes, untimed, as_named=True)
 
 
 def _gathered(topology: Topology, chunk_bytes: float) -> Schedule | None:
     nodes = topology.node_ranks
     if len({len(node) for node in nodes}) > 1 or len(nodes) == 1:
         return None
-    drafts: list[UntimedMessage] = []
+    untimed: list[UntimedMessage] = []
     for local in range(len(nodes[0])):
         rail = [node[local] for node in nodes]
         for place in range(len(rail)):
             found = _steps(topology, rail, place, nodes[place])
             if found is None:
                 return None
-            drafts += found
-    return build_schedule(topology, Collective(Kind.ALLGATHER, topology.num_ranks, 1), chunk_bytes, drafts)
+            untimed += found
+    return build_schedule(topology, Collective(Kind.ALLGATHER, topology.num_ranks, 1), chunk_bytes, untimed)
 
 
 def _steps(topology: Topology, rail: Sequence[int], place: int, node: Sequence[int]) -> list[UntimedMessage] | None:
     """Messages of one rank: its own chunk to its node, then in each step to another node, and what came to its node."""
     rank, count = rail[place], len(rail)
     others = [other for other in node if other != rank]
-    drafts = _handed_out(topology, rank, others, (rank,), 0.0)
+    untimed = _handed_out(topology, rank, others, (rank,), 0.0)
     has, step = 1, 0
-    while drafts is not None and has < count:
+    while untimed is not None and has < count:
         sent = min(has, count - has)
         to = rail[(place + has) % count]
         lanes = topology.links_between.get((rank, to), ())
         if not lanes:
             return None
         chunks = tuple(rail[(place - back) % count] for back in range(sent))
-        drafts.append(UntimedMessage(lanes[0], chunks, step, step + 1.0, packed=True))
+        untimed.append(UntimedMessage(lanes[0], chunks, step, step + 1.0, packed=True))
         came = tuple(rail[(place - has - back) % count] for back in range(sent))
         handed = _handed_out(topology, rank, others, came, step + 1.0)
-        drafts = None if handed is None else drafts + handed
+        untimed = None if handed is None else untimed + handed
         has, step = has + sent, step + 1
-    return drafts
+    return untimed
 
 
 def _handed_out(
     topology: Topology, rank: int, others: Sequence[int], chunks: tuple[int, ...], start: float
 ) -> list[UntimedMessage] | None:
-    drafts = []
+    untimed = []
     for turn in range(len(others)):
         # Not everyone begins with the same rank.
         other = others[(turn + rank) % len(others)]
@@ -90,5 +90,5 @@ def _handed_out(
         if not lanes:
             return None
         at = start + turn / len(others)
-        drafts.append(UntimedMessage(lanes[0], chunks, at, at + 1.0 / len(others), packed=len(chunks) > 1))
-    return drafts
+        untimed.append(UntimedMessage(lanes[0], chunks, at, at + 1.0 / len(others), packed=len(chunks) > 1))
+    return untimed

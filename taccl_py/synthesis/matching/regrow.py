@@ -56,7 +56,7 @@ class RegrowTask:
 def regrown(
     fabric: Fabric,
     task: RegrowTask,
-    hops: Sequence[GrownMessage],
+    grown: Sequence[GrownMessage],
     seed: int,
     over: Callable[[], bool],
     *,
@@ -70,7 +70,7 @@ def regrown(
         The machine.
     task
         See `RegrowTask`.
-    hops
+    grown
         A schedule, of one chunk in each message.
     seed
         Of what is tried.
@@ -79,10 +79,10 @@ def regrown(
     effort
         How many times as often as usual it is tried.
     """
-    tries = effort * affordable_tries(len(fabric.src), len(hops))
+    tries = effort * affordable_tries(len(fabric.src), len(grown))
     if not tries:
-        return hops
-    search = _RegrowSearch(fabric, task, hops, seed)
+        return grown
+    search = _RegrowSearch(fabric, task, grown, seed)
     least = task.least_us * (1 + RELATIVE)
     in_vain, before_us = 0, search.end_us
     for _ in range(tries):
@@ -92,23 +92,23 @@ def regrown(
         in_vain = in_vain + 1 if search.end_us >= before_us else 0
         before_us = search.end_us
     search.table.close_up()
-    return search.table.hops()
+    return search.table.grown()
 
 
 class _PathOffer(NamedTuple):
-    """A way on for a chunk; tuples, as they are put in order."""
+    """A next link for a chunk; tuples, as they are put in order."""
 
     end_us: float
     chance: float
     chunk: int
-    ride: EnteredLink
+    entry: EnteredLink
 
 
 class _RegrowSearch:
-    def __init__(self, fabric: Fabric, task: RegrowTask, hops: Sequence[GrownMessage], seed: int) -> None:
+    def __init__(self, fabric: Fabric, task: RegrowTask, grown: Sequence[GrownMessage], seed: int) -> None:
         self._fabric, self._sources, self._wanted = fabric, task.sources, task.wanted
         self._random = random.Random(seed)
-        self.table = Timetable(fabric, task.sources, hops)
+        self.table = Timetable(fabric, task.sources, grown)
         self._accepted = 0
         self._close_up()
 
@@ -130,8 +130,8 @@ class _RegrowSearch:
         taken: list[tuple[Delivery, EnteredLink]] = []
         chunks = self._chosen()
         for chunk in chunks:
-            count_work("regrown", len(self.table.rides[chunk]))
-            for rank in list(self.table.rides[chunk]):
+            count_work("regrown", len(self.table.entries[chunk]))
+            for rank in list(self.table.entries[chunk]):
                 delivery = Delivery(chunk, rank)
                 taken.append((delivery, self.table.take(delivery)))
         if self._random.random() < 0.5:
@@ -142,8 +142,8 @@ class _RegrowSearch:
             return
         for delivery in put:
             self.table.take(delivery)
-        for delivery, ride in taken:
-            self.table.put(delivery.chunk, ride)
+        for delivery, entry in taken:
+            self.table.put(delivery.chunk, entry)
 
     def _chosen(self) -> list[int]:
         """Chunks on a chain of messages that ends last, that which ends it first, and perhaps others."""
@@ -178,8 +178,8 @@ class _RegrowSearch:
         latest_us = self.end_us * (1 + RELATIVE)
         while waiting:
             offer = heapq.heappop(waiting)
-            chunk, (link, start_us) = offer.chunk, offer.ride
-            if self._fabric.dst[link] in self.table.rides[chunk]:
+            chunk, (link, start_us) = offer.chunk, offer.entry
+            if self._fabric.dst[link] in self.table.entries[chunk]:
                 continue
             if offer.end_us > latest_us:
                 return False
@@ -187,13 +187,13 @@ class _RegrowSearch:
             if now_us > start_us:  # something has been put there meanwhile
                 heapq.heappush(waiting, self._offered(chunk, link, now_us))
                 continue
-            put.append(self.table.put(chunk, offer.ride))
+            put.append(self.table.put(chunk, offer.entry))
             self._offer(chunk, self._fabric.dst[link], offer.end_us, waiting)
         return True
 
     def _offer(self, chunk: int, rank: int, ready_us: float, waiting: list[_PathOffer]) -> None:
         """Links from a rank that has got a chunk to those that lack it."""
-        reached, source = self.table.rides[chunk], self._sources[chunk]
+        reached, source = self.table.entries[chunk], self._sources[chunk]
         for link in self._fabric.links_from[rank]:
             dst = self._fabric.dst[link]
             if dst != source and dst not in reached:
@@ -206,7 +206,7 @@ class _RegrowSearch:
         )
 
     def _send(self, chunk: int, put: list[Delivery]) -> bool:
-        """Send a chunk that one rank wants on the way on which it arrives first; False if that is later than before."""
+        """Send a chunk that one rank wants along the path on which it arrives first; False if that is later than before."""
         fabric, source = self._fabric, self._sources[chunk]
         (target,) = self._wanted[chunk]
         entered: dict[int, int] = {}
@@ -220,13 +220,13 @@ class _RegrowSearch:
                 if fabric.dst[onward] not in entered:
                     end_us = self.table.earliest_us(onward, ready_us) + self.table.message_us[onward]
                     heapq.heappush(waiting, (end_us, self._random.random(), fabric.dst[onward], onward))
-        way = []
+        path = []
         while target != source:
-            way.append(entered[target])
+            path.append(entered[target])
             target = fabric.src[entered[target]]
         ready_us = 0.0
-        for link in reversed(way):
-            ride = EnteredLink(link, self.table.earliest_us(link, ready_us))
-            put.append(self.table.put(chunk, ride))
-            ready_us = ride.start_us + self.table.message_us[link]
+        for link in reversed(path):
+            entry = EnteredLink(link, self.table.earliest_us(link, ready_us))
+            put.append(self.table.put(chunk, entry))
+            ready_us = entry.start_us + self.table.message_us[link]
         return ready_us <= self.end_us * (1 + RELATIVE)

@@ -55,7 +55,7 @@ def replicate(demand: Demand, limits: Limits, bound: Bound) -> GroupSchedule | N
     Raises
     ------
     InputError
-        If there are too many links to choose the ways of an AllToAll.
+        If there are too many links to choose the paths of an AllToAll.
     """
     topology, kind = demand.topology, demand.kind
     symmetry = _symmetry(topology)
@@ -153,10 +153,10 @@ def _by_rails(demand: Demand, symmetry: _Symmetry) -> GroupSchedule | None:
     fabrics = [Fabric.of(topology, chunk_bytes * count, symmetry.orbits) for count in range(1, max(sizes) + 1)]
     best: GroupSchedule | None = None
     for together in sorted({max(sizes), -(-max(sizes) // 2), -(-max(sizes) // 4)}):
-        hops = rail_exchange(fabrics, together, symmetry.translations.roots)
-        if hops is None:
+        grown = rail_exchange(fabrics, together, symmetry.translations.roots)
+        if grown is None:
             return None
-        messages = [Message(h.link, h.chunks, h.start_us, h.end_us, packed=len(h.chunks) > 1) for h in hops]
+        messages = [Message(h.link, h.chunks, h.start_us, h.end_us, packed=len(h.chunks) > 1) for h in grown]
         found = _schedule(demand, symmetry.translations, 1, messages)
         if best is None or found.makespan_us < best.makespan_us:
             best = found
@@ -210,8 +210,8 @@ class _Grower:
             Asked whether to give up improving it; None leaves it as it is.
         """
         if self._kind is Kind.ALLTOALL:
-            hops = self._exchange(parts, start.seed, over)
-            return [Message(h.link, h.chunks, h.start_us, h.end_us) for h in hops]
+            grown = self._exchange(parts, start.seed, over)
+            return [Message(h.link, h.chunks, h.start_us, h.end_us) for h in grown]
         messages: list[Message] = []
         if self._backward is not None:
             backward = self._trees(self._backward, parts, start, over)
@@ -231,45 +231,45 @@ class _Grower:
     ) -> list[GrownMessage] | None:
         """Trees of all roots' chunks, which have the numbers that they have in the collective."""
         sources = [root for root in self._roots for _ in range(parts)]
-        hops: Sequence[GrownMessage] | None = grow_trees(fabric, sources, start.seed, thrifty=start.thrifty)
-        if hops is None:
+        grown: Sequence[GrownMessage] | None = grow_trees(fabric, sources, start.seed, thrifty=start.thrifty)
+        if grown is None:
             return None
         if over is not None:
             everyone = range(fabric.topology.num_ranks)
             task = RegrowTask(sources, [everyone] * len(sources), 0.0)
             effort = PARAMS.one_node_effort if fabric.topology.num_nodes == 1 else 1
-            hops = regrown(fabric, task, hops, start.seed, over, effort=effort)
+            grown = regrown(fabric, task, grown, start.seed, over, effort=effort)
         chunks = [root * parts + part for root in self._roots for part in range(parts)]
-        return [replace(hop, chunks=(chunks[hop.chunks[0]],)) for hop in hops]
+        return [replace(message, chunks=(chunks[message.chunks[0]],)) for message in grown]
 
     def _exchange(self, parts: int, seed: int, over: Callable[[], bool] | None) -> Sequence[GrownMessage]:
-        """Ways of all roots' chunks."""
-        hops = exchange(self._fabric, parts, self._roots)
+        """Paths of all roots' chunks."""
+        grown = exchange(self._fabric, parts, self._roots)
         if over is None:
-            return hops
+            return grown
         size = self._fabric.topology.num_ranks
-        chunks = sorted({hop.chunks[0] for hop in hops})
+        chunks = sorted({message.chunks[0] for message in grown})
         number = {chunk: index for index, chunk in enumerate(chunks)}
         ends = [divmod(chunk // parts, size) for chunk in chunks]
         task = RegrowTask([root for root, _ in ends], [(rank,) for _, rank in ends], 0.0)
-        numbered = [replace(hop, chunks=(number[hop.chunks[0]],)) for hop in hops]
+        numbered = [replace(message, chunks=(number[message.chunks[0]],)) for message in grown]
         better = regrown(self._fabric, task, numbered, seed, over)
-        return [replace(hop, chunks=(chunks[hop.chunks[0]],)) for hop in better]
+        return [replace(message, chunks=(chunks[message.chunks[0]],)) for message in better]
 
-    def _summed(self, hops: Sequence[GrownMessage]) -> list[Message]:
+    def _summed(self, grown: Sequence[GrownMessage]) -> list[Message]:
         """The tree backwards: every rank sends on when all that is added to it has come and its orbits are free."""
         fabric, free_us = self._fabric, dict[int, float]()
         ready_us: dict[tuple[int, int], float] = {}
         messages = []
-        for hop in sorted(hops, key=lambda h: (-h.end_us, h.link)):
-            link = self._original[hop.link]
+        for message in sorted(grown, key=lambda h: (-h.end_us, h.link)):
+            link = self._original[message.link]
             sort = fabric.sorts[fabric.sort_of[link]]
-            (chunk,) = hop.chunks
+            (chunk,) = message.chunks
             here, there = (chunk, fabric.src[link]), (chunk, fabric.dst[link])
             start = max(ready_us.get(here, 0.0), *(free_us.get(c.orbit, 0.0) for c in sort.claims))
             for claim in sort.claims:
                 free_us[claim.orbit] = start + claim.time_us
             end = start + sort.message_us
             ready_us[there] = max(ready_us.get(there, 0.0), end)
-            messages.append(Message(link, hop.chunks, start, end, reduce=True))
+            messages.append(Message(link, message.chunks, start, end, reduce=True))
         return messages

@@ -47,13 +47,13 @@ class Timetable:
 
     Attributes
     ----------
-    rides
+    entries
         For every chunk, how it comes to each rank.
     message_us
         Of every link.
     """
 
-    def __init__(self, fabric: Fabric, sources: Sequence[int], hops: Iterable[GrownMessage]) -> None:
+    def __init__(self, fabric: Fabric, sources: Sequence[int], grown: Iterable[GrownMessage]) -> None:
         """Enter messages of one chunk each, of which none brings a chunk to a rank that has it."""
         self._fabric, self._sources = fabric, sources
         self._claims = [
@@ -61,25 +61,25 @@ class Timetable:
         ]
         self._turns: list[list[_Turn]] = [[] for _ in range(fabric.topology.num_resources)]
         self.message_us = [fabric.sorts[sort].message_us for sort in fabric.sort_of]
-        self.rides: list[dict[int, EnteredLink]] = [{} for _ in sources]
-        for hop in hops:
-            self.put(hop.chunks[0], EnteredLink(hop.link, hop.start_us))
+        self.entries: list[dict[int, EnteredLink]] = [{} for _ in sources]
+        for message in grown:
+            self.put(message.chunks[0], EnteredLink(message.link, message.start_us))
 
-    def put(self, chunk: int, ride: EnteredLink) -> Delivery:
+    def put(self, chunk: int, entry: EnteredLink) -> Delivery:
         """Enter a message; there has to be room for it."""
-        delivery = Delivery(chunk, self._fabric.dst[ride.link])
-        self.rides[chunk][delivery.rank] = ride
-        for resource, time_us in self._claims[ride.link]:
-            insort(self._turns[resource], _Turn(ride.start_us, ride.start_us + time_us, delivery))
+        delivery = Delivery(chunk, self._fabric.dst[entry.link])
+        self.entries[chunk][delivery.rank] = entry
+        for resource, time_us in self._claims[entry.link]:
+            insort(self._turns[resource], _Turn(entry.start_us, entry.start_us + time_us, delivery))
         return delivery
 
     def take(self, delivery: Delivery) -> EnteredLink:
         """Take a message out."""
-        ride = self.rides[delivery.chunk].pop(delivery.rank)
-        for resource, time_us in self._claims[ride.link]:
+        entry = self.entries[delivery.chunk].pop(delivery.rank)
+        for resource, time_us in self._claims[entry.link]:
             turns = self._turns[resource]
-            del turns[bisect_left(turns, _Turn(ride.start_us, ride.start_us + time_us, delivery))]
-        return ride
+            del turns[bisect_left(turns, _Turn(entry.start_us, entry.start_us + time_us, delivery))]
+        return entry
 
     def earliest_us(self, link: int, ready_us: float) -> float:
         """Earliest time at which a message that is ready then can enter a link without delaying any other."""
@@ -94,25 +94,25 @@ class Timetable:
 
     def end_us(self, delivery: Delivery) -> float:
         """Time when a chunk arrives."""
-        link, start_us = self.rides[delivery.chunk][delivery.rank]
+        link, start_us = self.entries[delivery.chunk][delivery.rank]
         return start_us + self.message_us[link]
 
     def last(self) -> tuple[float, list[Delivery]]:
         """Time when everything has arrived, and what arrives then."""
         ends = [
             (start_us + self.message_us[link], Delivery(chunk, rank))
-            for chunk, rides in enumerate(self.rides)
-            for rank, (link, start_us) in rides.items()
+            for chunk, entries in enumerate(self.entries)
+            for rank, (link, start_us) in entries.items()
         ]
         end_us = max((end_us for end_us, _ in ends), default=0.0)
         return end_us, [delivery for at_us, delivery in ends if at_us * _SOON >= end_us]
 
     def reasons(self, delivery: Delivery) -> list[Delivery]:
         """Deliveries after which a message starts without delay: the chunk's own, and those on its link and ports before."""
-        link, start_us = self.rides[delivery.chunk][delivery.rank]
+        link, start_us = self.entries[delivery.chunk][delivery.rank]
         found = []
         before = Delivery(delivery.chunk, self._fabric.src[link])
-        if before.rank in self.rides[before.chunk] and self.end_us(before) * _SOON >= start_us:
+        if before.rank in self.entries[before.chunk] and self.end_us(before) * _SOON >= start_us:
             found.append(before)
         for resource, time_us in self._claims[link]:
             turns = self._turns[resource]
@@ -125,32 +125,34 @@ class Timetable:
     def close_up(self) -> None:
         """Start every message as soon as what it waits for in the present order lets it."""
         order = sorted(
-            (start_us, link, chunk) for chunk, rides in enumerate(self.rides) for link, start_us in rides.values()
+            (start_us, link, chunk) for chunk, entries in enumerate(self.entries) for link, start_us in entries.values()
         )
         for turns in self._turns:
             turns.clear()
-        for rides in self.rides:
-            rides.clear()
+        for entries in self.entries:
+            entries.clear()
         fabric, free_us = self._fabric, [0.0] * len(self._turns)
         for _, link, chunk in order:
-            rides, src = self.rides[chunk], fabric.src[link]
-            start_us = 0.0 if src == self._sources[chunk] else rides[src].start_us + self.message_us[rides[src].link]
+            entries, src = self.entries[chunk], fabric.src[link]
+            start_us = (
+                0.0 if src == self._sources[chunk] else entries[src].start_us + self.message_us[entries[src].link]
+            )
             start_us = max(start_us, *[free_us[resource] for resource, _ in self._claims[link]])
             delivery = Delivery(chunk, fabric.dst[link])
-            rides[delivery.rank] = EnteredLink(link, start_us)
+            entries[delivery.rank] = EnteredLink(link, start_us)
             for resource, time_us in self._claims[link]:
                 free_us[resource] = start_us + time_us
                 # What costs nothing serves many at the same time, which are kept in order too.
                 insort(self._turns[resource], _Turn(start_us, free_us[resource], delivery))
 
-    def hops(self) -> tuple[GrownMessage, ...]:
+    def grown(self) -> tuple[GrownMessage, ...]:
         """All messages in order."""
         found = [
             GrownMessage(link, start_us, start_us + self.message_us[link], (chunk,))
-            for chunk, rides in enumerate(self.rides)
-            for link, start_us in rides.values()
+            for chunk, entries in enumerate(self.entries)
+            for link, start_us in entries.values()
         ]
-        return tuple(sorted(found, key=lambda hop: (hop.start_us, hop.link, hop.chunks)))
+        return tuple(sorted(found, key=lambda message: (message.start_us, message.link, message.chunks)))
 
 
 def _free_us(turns: list[_Turn], ready_us: float, time_us: float) -> float:

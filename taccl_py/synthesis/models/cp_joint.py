@@ -133,8 +133,10 @@ def _decisions(model: Any, task: ModelTask, focus: Focus | None) -> _JointDecisi
         x = {a: model.new_bool_var(f"x{a}") for a in range(q.num_arcs) if not q.source[heads[a]]}
         g = {a: model.new_bool_var(f"g{a}") for a, before in task.predecessor.items() if a in x and before in x}
         return _JointDecisions(x, g)
-    kept = {arc for batch in focus.plan for arc in batch.arcs if heads[arc] not in focus.free}
-    joined = {arc for batch in focus.plan for arc in batch.arcs if task.predecessor.get(arc, -1) in set(batch.arcs)}
+    kept = {arc for planned in focus.plan for arc in planned.arcs if heads[arc] not in focus.free}
+    joined = {
+        arc for planned in focus.plan for arc in planned.arcs if task.predecessor.get(arc, -1) in set(planned.arcs)
+    }
     always = model.new_constant(1)
     x = {arc: always for arc in sorted(kept)}
     for state in sorted(focus.free):
@@ -252,8 +254,8 @@ def _the_rest_keeps_its_order(model: Any, task: ModelTask, v: _JointVariables, f
     """Arcs outside of the focus follow each other on every link and port as they do in the plan."""
     q, grid = task.quotient, task.grid
     last: dict[int, tuple[int, int]] = {}
-    for batch in focus.plan:
-        for a in batch.arcs:
+    for planned in focus.plan:
+        for a in planned.arcs:
             head = int(q.head[a])
             if head in focus.free:
                 continue
@@ -276,29 +278,29 @@ def _minimize(model: Any, task: ModelTask, v: _JointVariables, focus: Focus | No
 
 def _add_hint(model: Any, task: ModelTask, v: _JointVariables, hint: Plan) -> None:
     q, grid = task.quotient, task.grid
-    used = {arc for batch in hint for arc in batch.arcs}
+    used = {arc for planned in hint for arc in planned.arcs}
     for a, literal in v.x.items():
         if a not in v.decided:
             model.add_hint(literal, int(a in used))
     joined = set()
-    for batch in hint:
-        members = set(batch.arcs)
-        clock = round(batch.start)
-        for a in sorted(batch.arcs, key=lambda arc: _depth(task.predecessor, members, arc)):
+    for planned in hint:
+        members = set(planned.arcs)
+        clock = round(planned.start)
+        for a in sorted(planned.arcs, key=lambda arc: _depth(task.predecessor, members, arc)):
             head = int(q.head[a])
             follows = task.predecessor.get(a) in members and a in v.g
             if follows:
                 joined.add(a)
             else:
-                clock += grid.alpha[a] if clock > round(batch.start) else 0
+                clock += grid.alpha[a] if clock > round(planned.start) else 0
             start = clock
             clock = start + grid.beta[a] + (0 if follows else grid.alpha[a])
             if not q.source[head]:
                 model.add_hint(v.begin[head], start)
                 model.add_hint(v.finish[head], clock)
-                model.add_hint(v.arrive[head], round(batch.end))
+                model.add_hint(v.arrive[head], round(planned.end))
                 if task.predecessor:
-                    model.add_hint(v.message[head], round(batch.start))
+                    model.add_hint(v.message[head], round(planned.start))
     for a, literal in v.g.items():
         if a not in v.settled:
             model.add_hint(literal, int(a in joined))
@@ -315,12 +317,12 @@ def _depth(predecessor: Mapping[int, int], members: set[int], arc: int) -> int:
 
 def _plan(task: ModelTask, v: _JointVariables, outcome: SolverOutcome) -> Plan:
     q = task.quotient
-    batches: dict[tuple[int, int], list[int]] = {}
+    messages: dict[tuple[int, int], list[int]] = {}
     for a, used in sorted(v.x.items()):
         if outcome.value(used):
             start = outcome.value(v.message[int(q.head[a])])
-            batches.setdefault((int(q.link_orbit[a]), start), []).append(a)
+            messages.setdefault((int(q.link_orbit[a]), start), []).append(a)
     return tuple(
         OrbitMessage(tuple(arcs), float(start), float(max(outcome.value(v.arrive[int(q.head[a])]) for a in arcs)))
-        for (_, start), arcs in sorted(batches.items(), key=lambda item: (item[0][1], item[0][0]))
+        for (_, start), arcs in sorted(messages.items(), key=lambda item: (item[0][1], item[0][0]))
     )

@@ -43,7 +43,7 @@ def solve_rounds(task: RoundsTask, limits: Limits) -> tuple[Plan | None, SolverO
     most = task.num_rounds - task.num_steps + 1
     rounds = [model.new_int_var(1, most, f"rounds{s}") for s in range(task.num_steps)]
     model.add(sum(rounds) == task.num_rounds)
-    x = _moves(model, task)
+    x = _crossings(model, task)
     _deliver(model, task, x)
     _keep_capacities(model, task, x, rounds)
     outcome = solve_cp(model, limits, kind="rounds")
@@ -51,7 +51,7 @@ def solve_rounds(task: RoundsTask, limits: Limits) -> tuple[Plan | None, SolverO
     return (_plan(task, x, rounds, outcome) if found else None), outcome
 
 
-def _moves(model: Any, task: RoundsTask) -> dict[tuple[int, int], Any]:
+def _crossings(model: Any, task: RoundsTask) -> dict[tuple[int, int], Any]:
     """Arc a in step s, only where its chunk can be by then and can still be of use."""
     q = task.quotient
     tails, heads = q.tail.tolist(), q.head.tolist()
@@ -66,7 +66,7 @@ def _moves(model: Any, task: RoundsTask) -> dict[tuple[int, int], Any]:
 
 
 def fewest_hops(quotient: Quotient) -> list[int]:
-    """Fewest arcs from a source to every state; the number of states where there is no way."""
+    """Fewest arcs from a source to every state; the number of states where there is no path."""
     starts = [state for state in range(quotient.num_states) if quotient.source[state]]
     return _distances(quotient, quotient.tail.tolist(), quotient.head.tolist(), starts)
 
@@ -120,7 +120,7 @@ def _keep_capacities(model: Any, task: RoundsTask, x: dict[tuple[int, int], Any]
 
 
 def _plan(task: RoundsTask, x: dict[tuple[int, int], Any], rounds: list[Any], outcome: SolverOutcome) -> Plan:
-    """Chunks that use one link in one step are one batch."""
+    """Chunks that use one link in one step are one message."""
     ends = [0]
     for length in rounds:
         ends.append(ends[-1] + outcome.value(length))

@@ -1,4 +1,4 @@
-"""CP-SAT: synchronous steps with batches, for sizes where alpha matters more than beta.
+"""CP-SAT: synchronous steps with joint messages, for sizes where alpha matters more than beta.
 
 The algorithm proceeds in S steps. ``x[a, s]``: arc a is used in step s; ``run[a, s]``: it starts a message there, because its
 predecessor (the chunk just before its own on the same link) is not in the same step. A step lasts as long as its busiest
@@ -41,7 +41,7 @@ def solve_steps(
     model = import_cp_model().CpModel()
     v = _variables(model, task, num_steps)
     _every_wanted_state_is_entered_once(model, task, v, num_steps)
-    _chunks_move_one_hop_a_step(model, task, v, num_steps)
+    _chunks_cross_one_link_a_step(model, task, v, num_steps)
     _a_step_lasts_as_long_as_its_busiest_resource(model, task, v, num_steps)
     _own_chunks_go_first(model, task, v, num_steps)
     model.minimize(sum(v.length))
@@ -82,7 +82,7 @@ def _every_wanted_state_is_entered_once(model: Any, task: ModelTask, v: _StepVar
             model.add_at_most_one(entering)
 
 
-def _chunks_move_one_hop_a_step(model: Any, task: ModelTask, v: _StepVariables, num_steps: int) -> None:
+def _chunks_cross_one_link_a_step(model: Any, task: ModelTask, v: _StepVariables, num_steps: int) -> None:
     """x[a, s] needs the tail to have been entered in an earlier step."""
     q = task.quotient
     held: dict[tuple[int, int], list[Any]] = {}
@@ -124,13 +124,13 @@ def _own_chunks_go_first(model: Any, task: ModelTask, v: _StepVariables, num_ste
 def _plan(task: ModelTask, v: _StepVariables, outcome: SolverOutcome, num_steps: int) -> Plan:
     q = task.quotient
     clock = 0
-    batches = []
+    messages = []
     for s in range(num_steps):
         end = clock + outcome.value(v.length[s])
         together: dict[int, list[int]] = {}
         for a in range(q.num_arcs):
             if (a, s) in v.x and outcome.value(v.x[a, s]):
                 together.setdefault(int(q.link_orbit[a]), []).append(a)
-        batches += [OrbitMessage(tuple(arcs), float(clock), float(end)) for _, arcs in sorted(together.items())]
+        messages += [OrbitMessage(tuple(arcs), float(clock), float(end)) for _, arcs in sorted(together.items())]
         clock = end
-    return tuple(batches)
+    return tuple(messages)

@@ -43,8 +43,8 @@ def solve_contiguity(
     limits: Limits,
     on_progress: Callable[[float, float], None] | None = None,
 ) -> tuple[Plan | None, LinearOutcome]:
-    """Best plan with the routes and order of `order` (single-arc batches), or None, and how the search ended."""
-    arcs = [batch.arcs[0] for batch in sorted(order, key=lambda b: (b.start, b.arcs))]
+    """Best plan with the routes and order of `order` (messages of one arc), or None, and how the search ended."""
+    arcs = [message.arcs[0] for message in sorted(order, key=lambda b: (b.start, b.arcs))]
     model = LinearModel("contiguity")
     v = _variables(model, task, arcs)
     makespan = model.real("makespan", float(task.lower), float(task.upper))
@@ -121,18 +121,18 @@ def _joined_pieces(model: LinearModel, task: ModelTask, v: _ContiguityVariables)
 
 
 def _plan(task: ModelTask, arcs: list[int], v: _ContiguityVariables) -> Plan:
-    batches: list[list[int]] = []
-    batch_of: dict[int, list[int]] = {}
+    messages: list[list[int]] = []
+    message_of: dict[int, list[int]] = {}
     for a in arcs:
         joined = v.g.get(a)
         if joined is not None and (joined.varValue or 0.0) > 0.5:
-            batch_of[a] = batch_of[v.before[a]]
-            batch_of[a].append(a)
+            message_of[a] = message_of[v.before[a]]
+            message_of[a].append(a)
         else:
-            batch_of[a] = [a]
-            batches.append(batch_of[a])
+            message_of[a] = [a]
+            messages.append(message_of[a])
     # A solver keeps rows but for a tolerance, and what starts before it has come would not be waited for.
-    brings = {int(task.quotient.head[a]): batch_of[a] for a in arcs}
+    brings = {int(task.quotient.head[a]): message_of[a] for a in arcs}
     feeders = {a: brings.get(int(task.quotient.tail[a]), []) for a in arcs}
     return tuple(
         OrbitMessage(
@@ -145,5 +145,5 @@ def _plan(task: ModelTask, arcs: list[int], v: _ContiguityVariables) -> Plan:
             ),
             max(v.arrive[a].varValue for a in members),
         )
-        for members in batches
+        for members in messages
     )

@@ -149,11 +149,11 @@ def _start(
 ) -> dict[Any, float]:
     values: dict[Any, float] = dict.fromkeys(x.values(), 0.0)
     values |= {variable: float(variable.lowBound) for variable in hold.values()}
-    for batch in hint:
-        for a in batch.arcs:
+    for message in hint:
+        for a in message.arcs:
             head = int(task.quotient.head[a])
             if a in x:
                 values[x[a]] = 1.0
-                values[hold[head]] = batch.end
-    values[makespan] = max((batch.end for batch in hint), default=0.0)
+                values[hold[head]] = message.end
+    values[makespan] = max((message.end for message in hint), default=0.0)
     return values

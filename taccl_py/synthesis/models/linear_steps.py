@@ -1,4 +1,4 @@
-"""MILP: synchronous steps with batches; the model of `cp_steps` as a linear program for any MILP solver."""
+"""MILP: synchronous steps with joint messages; the model of `cp_steps` as a linear program for any MILP solver."""
 
 from __future__ import annotations
 
@@ -100,13 +100,13 @@ def _own_first(model: LinearModel, task: ModelTask, x: _Uses, num_steps: int) ->
 def _plan(task: ModelTask, x: _Uses, length: list[Any]) -> Plan:
     q = task.quotient
     clock = 0.0
-    batches = []
+    messages = []
     for s, lasts in enumerate(length):
         end = clock + max(lasts.varValue or 0.0, 1.0)
         together: dict[int, list[int]] = {}
         for (a, step), used in x.items():
             if step == s and (used.varValue or 0.0) > 0.5:
                 together.setdefault(int(q.link_orbit[a]), []).append(a)
-        batches += [OrbitMessage(tuple(arcs), clock, end) for _, arcs in sorted(together.items())]
+        messages += [OrbitMessage(tuple(arcs), clock, end) for _, arcs in sorted(together.items())]
         clock = end
-    return tuple(batches)
+    return tuple(messages)

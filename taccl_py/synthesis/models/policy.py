@@ -76,12 +76,12 @@ class PolicyTerms:
 
     def value(self, task: ModelTask, plan: Plan) -> float:
         """Value of `integer_objective` for a given plan."""
-        used = {int(task.quotient.link_orbit[arc]) for batch in plan for arc in batch.arcs}
+        used = {int(task.quotient.link_orbit[arc]) for message in plan for arc in message.arcs}
         total = float(sum(sign for orbit, sign in self.counted.items() if orbit in used))
         if self.strategy in (Strategy.MINMAX, Strategy.MAXMIN):
             load = dict.fromkeys(self.arcs_of, 0)
-            for batch in plan:
-                for arc in batch.arcs:
+            for message in plan:
+                for arc in message.arcs:
                     orbit = int(task.quotient.link_orbit[arc])
                     if orbit in load:
                         load[orbit] += task.grid.alpha[arc] + task.grid.beta[arc]

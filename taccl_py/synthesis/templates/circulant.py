@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from taccl_py.synthesis.templates.moves import TemplateMessage
+from taccl_py.synthesis.templates.messages import TemplateMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Circulant:
         around = (math.floor(ideal), math.ceil(ideal))
         return min(around, key=lambda n: (n - 1 + self.period) * (alpha_us + whole_us / n))
 
-    def moves(self, ranks: tuple[int, ...], pieces: int) -> Iterator[TemplateMessage]:
+    def messages(self, ranks: tuple[int, ...], pieces: int) -> Iterator[TemplateMessage]:
         """Every piece to all ranks, the first of which is the root, in the order of rounds."""
         period = self.period
         # Rounds are counted so that the last piece begins in the last round of a period.
@@ -74,8 +74,8 @@ class Circulant:
 class _CirculantSearch:
     """For the pieces that one place gets in the rounds of a period.
 
-    Piece k of a period leaves the root in round k, for place skips[k]; a way to a place is a sum of skips, and the first of them tells
-    which piece goes there. In every round the place needs a sender on whose way a piece has gone that it lacks.
+    Piece k of a period leaves the root in round k, for place skips[k]; a path to a place is a sum of skips, and the first of them tells
+    which piece goes there. In every round the place needs a sender on whose path a piece has gone that it lacks.
     """
 
     def __init__(self, skips: list[int], place: int) -> None:
@@ -103,7 +103,7 @@ class _CirculantSearch:
         return self._period
 
     def _go_on_from(self, via: int, largest: int) -> None:
-        """Find senders whose way leads over a place and then over skips up to the largest one."""
+        """Find senders whose path leads over a place and then over skips up to the largest one."""
         for number in [number for number in self._left if number <= largest]:
             here = via + self._skips[number]
             if number not in self._left or self._all_found or here >= self._before or here > self._reach(0):

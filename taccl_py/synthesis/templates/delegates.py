@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage, in_turn
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, in_turn
 from taccl_py.synthesis.templates.patterns import DOUBLING, Axis, axis, exchange, spread
 from taccl_py.synthesis.templates.site import TemplateSite
 
@@ -60,17 +60,17 @@ class Delegates:
             if place % number
         )
 
-    def allgather(self, held: Mapping[int, tuple[int, ...]]) -> Moves:
+    def allgather(self, held: Mapping[int, tuple[int, ...]]) -> TemplateMessages:
         """AllGather of what every rank holds."""
         of_node = [tuple(chain.from_iterable(held[rank] for rank in ranks)) for ranks in self.nodes]
         home = {rank: node for node, ranks in enumerate(self.nodes) for rank in ranks}
         brought = {dst: of_node[home[src]] for src, dst in self.meetings}
         first = {rank: brought.get(rank, ()) for rank in home}
         met = tuple(TemplateMessage(src, dst, brought[dst], 0, 1) for src, dst in self.meetings)
-        dealt = tuple(move for move in spread((self.dealing,), first) if move.chunks)
+        dealt = tuple(message for message in spread((self.dealing,), first) if message.chunks)
         return in_turn(spread((self.inside,), held), met, dealt)
 
-    def allreduce(self, site: TemplateSite, chunks: tuple[int, ...]) -> Moves | None:
+    def allreduce(self, site: TemplateSite, chunks: tuple[int, ...]) -> TemplateMessages | None:
         """Sums of nodes everywhere inside them; delegates put another node's sum in the place of their own; groups add up."""
         inside = exchange(site, self.nodes, DOUBLING, chunks)
         dealing = exchange(site, self.dealing.groups, DOUBLING, chunks)
@@ -78,8 +78,8 @@ class Delegates:
             return None
         return in_turn(inside, tuple(TemplateMessage(src, dst, chunks, 0, 1) for src, dst in self.meetings), dealing)
 
-    def way(self, src: int, dst: int) -> tuple[int, ...]:
-        """Way of a pair's chunk: to the delegate in the group of the destination's place, across, to the destination."""
+    def path(self, src: int, dst: int) -> tuple[int, ...]:
+        """Path of a pair's chunk: to the delegate in the group of the destination's place, across, to the destination."""
         number = len(self.nodes)
         place = {rank: (node, i) for node, ranks in enumerate(self.nodes) for i, rank in enumerate(ranks)}
         (node, begin), (other, end) = place[src], place[dst]

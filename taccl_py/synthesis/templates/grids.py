@@ -1,4 +1,4 @@
-"""Grids: ways to see a machine's ranks as a grid of one to three axes, along which templates work one after the other."""
+"""Grids of one to three axes over a machine's ranks, along which templates work one after the other."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def grids(topology: Topology, most_axes: int = 3) -> Iterator[RankGrid]:
 
 
 def _factors(number: int, most: int) -> list[tuple[int, ...]]:
-    """Ways to write a number as a product of at most so many numbers above 1, in order."""
+    """Factorizations of a number of at most so many numbers above 1, in order."""
     if number == 1:
         return [()]
     found: list[tuple[int, ...]] = [(number,)]

@@ -16,9 +16,9 @@ from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule
 from taccl_py.synthesis.engine import Demand
-from taccl_py.synthesis.restrict import find_ways
+from taccl_py.synthesis.restrict import find_allowed_links
 from taccl_py.synthesis.sums import adds_up
-from taccl_py.synthesis.templates.moves import TemplateMessage, TemplatePlan, as_drafts, cut, turned
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplatePlan, as_untimed, cut, turned
 from taccl_py.synthesis.templates.packing import packed_parts
 from taccl_py.synthesis.templates.pairs import alltoall_plans
 from taccl_py.synthesis.templates.params import PARAMS
@@ -77,11 +77,11 @@ def _lots(plans: Iterable[TemplatePlan]) -> Iterator[list[TemplatePlan]]:
     seen: set[frozenset[TemplateMessage]] = set()
     lot: list[TemplatePlan] = []
     for plan in plans:
-        key = frozenset(plan.moves)
+        key = frozenset(plan.messages)
         if key not in seen:
             seen.add(key)
             lot.append(plan)
-            if sum(len(each.moves) for each in lot) > PARAMS.compared_messages:
+            if sum(len(each.messages) for each in lot) > PARAMS.compared_messages:
                 yield lot
                 lot = []
     yield lot
@@ -89,10 +89,10 @@ def _lots(plans: Iterable[TemplatePlan]) -> Iterator[list[TemplatePlan]]:
 
 @dataclass(frozen=True, slots=True)
 class _FittedTemplate:
-    """A plan on the links of a machine, and how long the busiest link or port is busy if no batch is cut."""
+    """A plan on the links of a machine, and how long the busiest link or port is busy if no message is cut."""
 
     plan: TemplatePlan
-    drafts: list[UntimedMessage]
+    untimed: list[UntimedMessage]
     busiest_us: float
 
 
@@ -100,9 +100,9 @@ def _fitting(demand: Demand, plans: Iterable[TemplatePlan]) -> Iterator[_FittedT
     """The plans whose ranks are linked."""
     for plan in plans:
         chunk_bytes = demand.chunk_bytes(demand.collective(plan.chunks_per_rank))
-        drafts = as_drafts(demand.topology, chunk_bytes, plan.moves)
-        if drafts is not None:
-            yield _FittedTemplate(plan, drafts, _busiest_us(demand.topology, chunk_bytes, drafts))
+        untimed = as_untimed(demand.topology, chunk_bytes, plan.messages)
+        if untimed is not None:
+            yield _FittedTemplate(plan, untimed, _busiest_us(demand.topology, chunk_bytes, untimed))
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class _Permits:
                 "engine templates knows nothing of sketches for sums; leave --sketch out or use --engine milp"
             )
         sketch.check_fits(demand.topology)
-        return _Permits(find_ways(demand.topology, collective, sketch).permitted, sketch.own_first)
+        return _Permits(find_allowed_links(demand.topology, collective, sketch).permitted, sketch.own_first)
 
     def __call__(self, schedule: Schedule) -> bool:
         """True if the schedule keeps to the sketch."""
@@ -151,54 +151,58 @@ class _Permits:
 
 
 def _chunks(demand: Demand) -> int | None:
-    """Chunks of a rank's share, or None to leave them to the template; costs for one chunk only leave no choice."""
+    """Chunks of a rank's shard, or None to leave them to the template; costs for one chunk only leave no choice."""
     return demand.chunks_per_rank or (1 if demand.topology.chunk_costs else None)
 
 
 def _timed(demand: Demand, fitted: _FittedTemplate) -> Schedule | None:
     """The plan with exact times, or None if its sums come out wrong."""
-    topology, collective, drafts = demand.topology, demand.collective(fitted.plan.chunks_per_rank), fitted.drafts
+    topology, collective, untimed = demand.topology, demand.collective(fitted.plan.chunks_per_rank), fitted.untimed
     chunk_bytes = demand.chunk_bytes(collective)
-    packed = [part for draft in drafts for part in _packed(topology, chunk_bytes, draft)]
-    whole = [one for draft in drafts for one in ((draft,) if draft.reduce else _packed(topology, chunk_bytes, draft))]
+    packed = [part for message in untimed for part in _packed(topology, chunk_bytes, message)]
+    whole = [
+        one
+        for message in untimed
+        for one in ((message,) if message.reduce else _packed(topology, chunk_bytes, message))
+    ]
     schedule = build_schedule(topology, collective, chunk_bytes, whole)
-    if len(schedule.messages) > len(drafts):  # batches were cut
-        others = [build_schedule(topology, collective, chunk_bytes, drafts, as_named=True)]
+    if len(schedule.messages) > len(untimed):  # messages were cut
+        others = [build_schedule(topology, collective, chunk_bytes, untimed, as_named=True)]
         others += [build_schedule(topology, collective, chunk_bytes, packed)] if collective.reduces else []
         schedule = min((schedule, *others), key=lambda each: each.makespan_us)
         if topology.num_ranks <= PARAMS.most_small_ranks:
-            large = [part for draft in drafts for part in packed_parts(draft, chunk_bytes)]
+            large = [part for message in untimed for part in packed_parts(message, chunk_bytes)]
             other = build_schedule(topology, collective, chunk_bytes, large)
             schedule = other if other.makespan_us < schedule.makespan_us * PARAMS.copy_factor else schedule
     return schedule if demand.kind is not Kind.ALLREDUCE or adds_up(schedule) else None
 
 
-def _packed(topology: Topology, chunk_bytes: float, draft: UntimedMessage) -> Iterator[UntimedMessage]:
-    """The draft, not to be cut if it is small: then the copies that keep it whole cost less than the alphas that they save.
+def _packed(topology: Topology, chunk_bytes: float, message: UntimedMessage) -> Iterator[UntimedMessage]:
+    """The message, not to be cut if it is small: then the copies that keep it whole cost less than the alphas that they save.
 
     It is cut for the runtimes, whose steps carry so many chunks and no more.
     """
-    if not is_small(topology, draft.link, len(draft.chunks) * chunk_bytes):
-        yield draft
+    if not is_small(topology, message.link, len(message.chunks) * chunk_bytes):
+        yield message
         return
-    for part in cut(len(draft.chunks), -(-len(draft.chunks) // MAX_COUNT)):
-        yield replace(draft, chunks=tuple(draft.chunks[place] for place in part), packed=True)
+    for part in cut(len(message.chunks), -(-len(message.chunks) // MAX_COUNT)):
+        yield replace(message, chunks=tuple(message.chunks[place] for place in part), packed=True)
 
 
-def _busiest_us(topology: Topology, chunk_bytes: float, drafts: list[UntimedMessage]) -> float:
+def _busiest_us(topology: Topology, chunk_bytes: float, untimed: list[UntimedMessage]) -> float:
     """Time for which the busiest link or port is busy if no message is cut."""
     busy_us = [0.0] * topology.num_resources
-    for draft in drafts:
-        for resource in topology.resources_of[draft.link]:
-            busy_us[resource] += topology.occupancy_us(resource, len(draft.chunks) * chunk_bytes)
+    for message in untimed:
+        for resource in topology.resources_of[message.link]:
+            busy_us[resource] += topology.occupancy_us(resource, len(message.chunks) * chunk_bytes)
     return max(busy_us)
 
 
 def _plans(demand: Demand) -> Iterator[TemplatePlan]:
     """Templates of a kind; those that collect are those that spread, turned around, on the reversed machine."""
     kind, chunks = demand.kind, _chunks(demand)
-    share = demand.collective(chunks or 1)
-    chunk_bytes = demand.chunk_bytes(share) * share.chunks_per_rank
+    one_chunk = demand.collective(chunks or 1)
+    chunk_bytes = demand.chunk_bytes(one_chunk) * one_chunk.chunks_per_rank
     site, back = TemplateSite(demand.topology, chunk_bytes), TemplateSite(demand.topology.reversed(), chunk_bytes)
     match kind:
         case Kind.ALLGATHER:
@@ -221,4 +225,4 @@ def _plans(demand: Demand) -> Iterator[TemplatePlan]:
 
 def _turned(plans: Iterator[TemplatePlan], *, reduce: bool) -> Iterator[TemplatePlan]:
     for plan in plans:
-        yield TemplatePlan(plan.name, plan.chunks_per_rank, turned(plan.moves, reduce=reduce))
+        yield TemplatePlan(plan.name, plan.chunks_per_rank, turned(plan.messages, reduce=reduce))

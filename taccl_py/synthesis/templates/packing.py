@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.layout import UntimedMessage
-from taccl_py.synthesis.templates.moves import cut
+from taccl_py.synthesis.templates.messages import cut
 from taccl_py.synthesis.templates.params import PARAMS
 
 
@@ -17,21 +17,21 @@ def most_packed(chunk_bytes: float) -> int:
     return min(MAX_COUNT, int(PARAMS.most_packed_bytes / chunk_bytes))
 
 
-def packed_parts(draft: UntimedMessage, chunk_bytes: float) -> Iterator[UntimedMessage]:
-    """The draft in parts whose chunks may be copied together.
+def packed_parts(message: UntimedMessage, chunk_bytes: float) -> Iterator[UntimedMessage]:
+    """The message in parts whose chunks may be copied together.
 
     What lies together in as few parts is not cut: the runtime cuts it as it cuts what lies together. It is copied if it is small.
     """
-    most, number = most_packed(chunk_bytes), len(draft.chunks)
-    parts, runs = -(-number // max(1, most)), len(chunk_runs(draft.chunks))
+    most, number = most_packed(chunk_bytes), len(message.chunks)
+    parts, runs = -(-number // max(1, most)), len(chunk_runs(message.chunks))
     if most < 2:
-        yield draft
+        yield message
     elif runs <= parts:
         # Neighbours in number may lie apart where they are kept on the way; where they do not, nothing is copied.
-        yield replace(draft, packed=number * chunk_bytes <= PARAMS.most_packed_bytes)
+        yield replace(message, packed=number * chunk_bytes <= PARAMS.most_packed_bytes)
     else:
         for part in cut(number, parts):
-            yield replace(draft, chunks=tuple(draft.chunks[place] for place in part), packed=True)
+            yield replace(message, chunks=tuple(message.chunks[place] for place in part), packed=True)
 
 
 def chunk_runs(chunks: Sequence[int]) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""AllToAll templates: every pair's chunk over a few ranks, with whatever goes the same way at the same step."""
+"""AllToAll templates: every pair's chunk over a few ranks, with whatever takes the same link at the same step."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from itertools import pairwise
 
 from taccl_py.synthesis.templates.delegates import Delegates, flipped
 from taccl_py.synthesis.templates.grids import RankGrid, grids
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage, TemplatePlan
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, TemplatePlan
 from taccl_py.synthesis.templates.params import PARAMS
 from taccl_py.synthesis.templates.patterns import DOUBLING
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.synthesis.templates.spreading import Camp, camps
 
 # Ranks that a chunk visits, from its source to its destination.
-Way = Callable[[int, int], tuple[int, ...]]
+RankPath = Callable[[int, int], tuple[int, ...]]
 
 
 def alltoall_plans(site: TemplateSite, chunks_per_rank: int) -> Iterator[TemplatePlan]:
@@ -25,7 +25,7 @@ def alltoall_plans(site: TemplateSite, chunks_per_rank: int) -> Iterator[Templat
     if any(parent.count(-1) > 1 for parent in parents):
         return
     quickest = _quickest(parents)
-    ways: dict[str, Way] = {"shortest paths": quickest}
+    paths: dict[str, RankPath] = {"shortest paths": quickest}
     # Many axes are for many ranks in one message, half of all at most, which can be packed where it is not large.
     small = site.all_small(num_ranks * site.chunk_bytes)
     packable = small or (
@@ -35,42 +35,42 @@ def alltoall_plans(site: TemplateSite, chunks_per_rank: int) -> Iterator[Templat
         if site.uniform and list(grid.sides) not in (sorted(grid.sides), sorted(grid.sides, reverse=True)):
             continue  # as good as one of those
         if packable or not site.linked_inside_nodes or len(grid.axes) == min(2, num_nodes):
-            ways[f"turns {grid.name}"] = _turns(grid, num_ranks)
+            paths[f"turns {grid.name}"] = _turns(grid, num_ranks)
     rails = _by_rails(site)
     if rails is not None:
-        ways["paths inside, then rails"] = rails
+        paths["paths inside, then rails"] = rails
     delegates = Delegates.of(site)
     if delegates is not None and packable:
-        ways["delegates"] = delegates.way
+        paths["delegates"] = delegates.path
     for camp in camps(site):
-        ways |= {camp.name: _led(camp, site, quickest, by_rail=False)}
-        ways |= {f"{camp.name}, by rail": _led(camp, site, quickest, by_rail=True)}
+        paths |= {camp.name: _led(camp, site, quickest, by_rail=False)}
+        paths |= {f"{camp.name}, by rail": _led(camp, site, quickest, by_rail=True)}
         if small and num_nodes > 2 and num_nodes & (num_nodes - 1) == 0 and camp.across.name == DOUBLING:
-            ways[f"{camp.name}, doubling"] = _doubled(_led(camp, site, quickest, by_rail=False), camp, site)
+            paths[f"{camp.name}, doubling"] = _doubled(_led(camp, site, quickest, by_rail=False), camp, site)
     if small and num_nodes > 2:
         yield from _in_waves(site, quickest, chunks_per_rank)
-    for name, way in ways.items():
-        moves = _along(way, num_ranks, chunks_per_rank, far_first=False)
-        if all(site.linked(move.src, move.dst) for move in moves):
-            yield TemplatePlan(name, chunks_per_rank, moves)
+    for name, path in paths.items():
+        messages = _along(path, num_ranks, chunks_per_rank, far_first=False)
+        if all(site.linked(message.src, message.dst) for message in messages):
+            yield TemplatePlan(name, chunks_per_rank, messages)
             yield TemplatePlan(
-                f"{name}, far first", chunks_per_rank, _along(way, num_ranks, chunks_per_rank, far_first=True)
+                f"{name}, far first", chunks_per_rank, _along(path, num_ranks, chunks_per_rank, far_first=True)
             )
 
 
-def _quickest(parents: list[list[int]]) -> Way:
-    """Ways on which the rank before each rank is its parent in the source's tree."""
+def _quickest(parents: list[list[int]]) -> RankPath:
+    """Paths on which the rank before each rank is its parent in the source's tree."""
 
-    def way(src: int, dst: int) -> tuple[int, ...]:
+    def path(src: int, dst: int) -> tuple[int, ...]:
         found = [dst]
         while found[-1] != src:
             found.append(parents[src][found[-1]])
         return tuple(found[::-1])
 
-    return way
+    return path
 
 
-def _by_rails(site: TemplateSite) -> Way | None:
+def _by_rails(site: TemplateSite) -> RankPath | None:
     """Inside the node to the rank with the destination's local number, which waits for the whole node, then across.
 
     None if there is one node, or one that falls apart without the others.
@@ -83,18 +83,18 @@ def _by_rails(site: TemplateSite) -> Way | None:
     inside = _quickest(parents)
     longest = max(len(inside(a, b)) for ranks in topology.node_ranks for a in ranks for b in ranks)
 
-    def way(src: int, dst: int) -> tuple[int, ...]:
+    def path(src: int, dst: int) -> tuple[int, ...]:
         ranks = topology.node_ranks[topology.node_of[src]]
         if dst in ranks:
             return inside(src, dst)
         begin = inside(src, ranks[min(topology.local_rank[dst], len(ranks) - 1)])
         return (*(src,) * (longest - len(begin)), *begin, dst)
 
-    return way
+    return path
 
 
-def _turns(grid: RankGrid, num_ranks: int) -> Way:
-    """Ways along the axes of a grid, one after the other."""
+def _turns(grid: RankGrid, num_ranks: int) -> RankPath:
+    """Paths along the axes of a grid, one after the other."""
     place: list[list[int]] = [[0] * len(grid.axes) for _ in range(num_ranks)]
     group_of: list[dict[int, tuple[int, ...]]] = []
     for number, groups in enumerate(grid.axes):
@@ -103,16 +103,16 @@ def _turns(grid: RankGrid, num_ranks: int) -> Way:
             for position, rank in enumerate(group):
                 place[rank][number] = position
 
-    def way(src: int, dst: int) -> tuple[int, ...]:
+    def path(src: int, dst: int) -> tuple[int, ...]:
         found = [src]
         for number in range(len(grid.axes)):
             found.append(group_of[number][found[-1]][place[dst][number]])
         return tuple(found)
 
-    return way
+    return path
 
 
-def _led(camp: Camp, site: TemplateSite, quickest: Way, *, by_rail: bool) -> Way:
+def _led(camp: Camp, site: TemplateSite, quickest: RankPath, *, by_rail: bool) -> RankPath:
     """To another node through a leader of the own node and the leader of the destination; inside a node on a quickest path.
 
     The leader of the own node is the source's, or ``by_rail`` the one in the same position as the destination's. Leaders wait
@@ -132,32 +132,32 @@ def _led(camp: Camp, site: TemplateSite, quickest: Way, *, by_rail: bool) -> Way
         if node_of[leader] == node_of[rank]
     )
 
-    def way(src: int, dst: int) -> tuple[int, ...]:
+    def path(src: int, dst: int) -> tuple[int, ...]:
         if node_of[src] == node_of[dst]:
             return quickest(src, dst)
         out, onward = sender(src, dst), leader_of[dst]
         begin = quickest(src, out)
         return (*(src,) * (longest - len(begin)), *begin, *quickest(out, onward)[1:], *quickest(onward, dst)[1:])
 
-    return way
+    return path
 
 
-def _doubled(way: Way, camp: Camp, site: TemplateSite) -> Way:
-    """The same ways, but from leader to leader over others: one bit of the place after the other, together with theirs."""
+def _doubled(path: RankPath, camp: Camp, site: TemplateSite) -> RankPath:
+    """The same paths, but from leader to leader over others: one bit of the place after the other, together with theirs."""
     node_of = site.topology.node_of
     places = {rank: (group, place) for group in camp.across.groups for place, rank in enumerate(group)}
 
     def found(src: int, dst: int) -> tuple[int, ...]:
-        hops = way(src, dst)
-        crossing = next((i for i, (a, b) in enumerate(pairwise(hops)) if node_of[a] != node_of[b]), None)
+        path_ranks = path(src, dst)
+        crossing = next((i for i, (a, b) in enumerate(pairwise(path_ranks)) if node_of[a] != node_of[b]), None)
         # A quickest path inside a node may lead through another one, past the leaders.
-        if crossing is None or not {hops[crossing], hops[crossing + 1]} <= places.keys():
-            return hops
-        (group, begin), (other, end) = places[hops[crossing]], places[hops[crossing + 1]]
+        if crossing is None or not {path_ranks[crossing], path_ranks[crossing + 1]} <= places.keys():
+            return path_ranks
+        (group, begin), (other, end) = places[path_ranks[crossing]], places[path_ranks[crossing + 1]]
         if group != other:
-            return hops
+            return path_ranks
         between = [group[place] for place in flipped(begin, end, len(group))]
-        return (*hops[:crossing], *between, *hops[crossing + 2 :])
+        return (*path_ranks[:crossing], *between, *path_ranks[crossing + 2 :])
 
     return found
 
@@ -172,7 +172,7 @@ class _PairMessage:
     dst: int
 
 
-def _in_waves(site: TemplateSite, quickest: Way, chunks_per_rank: int) -> Iterator[TemplatePlan]:
+def _in_waves(site: TemplateSite, quickest: RankPath, chunks_per_rank: int) -> Iterator[TemplatePlan]:
     """Leaders again, but what is for each node is gathered, crosses and is dealt out for itself.
 
     So the first message to another node waits for less, and less is left to be dealt out behind the last one; what is between these
@@ -180,28 +180,28 @@ def _in_waves(site: TemplateSite, quickest: Way, chunks_per_rank: int) -> Iterat
     """
     num_ranks = site.topology.num_ranks
     for camp in camps(site):
-        way = _led(camp, site, quickest, by_rail=False)
+        path = _led(camp, site, quickest, by_rail=False)
         carried: dict[_PairMessage, list[int]] = {}
         for src in range(num_ranks):
             for dst in range(num_ranks):
                 first = (src * num_ranks + dst) * chunks_per_rank
-                for hop in _hops_in_waves(_without_circles(way(src, dst)), site):
-                    carried.setdefault(hop, []).extend(range(first, first + chunks_per_rank))
-        if all(site.linked(hop.src, hop.dst) for hop in carried):
-            moves = tuple(
-                TemplateMessage(hop.src, hop.dst, tuple(chunks), hop.start, hop.end)
-                for hop, chunks in sorted(carried.items())
+                for message in _messages_in_waves(_without_cycles(path(src, dst)), site):
+                    carried.setdefault(message, []).extend(range(first, first + chunks_per_rank))
+        if all(site.linked(message.src, message.dst) for message in carried):
+            messages = tuple(
+                TemplateMessage(message.src, message.dst, tuple(chunks), message.start, message.end)
+                for message, chunks in sorted(carried.items())
             )
-            yield TemplatePlan(f"{camp.name}, node by node", chunks_per_rank, moves)
+            yield TemplatePlan(f"{camp.name}, node by node", chunks_per_rank, messages)
 
 
-def _hops_in_waves(hops: tuple[int, ...], site: TemplateSite) -> Iterator[_PairMessage]:
-    """Hops of a way, with times: nodes are gathered for one after the other, then they are sent to, dealing out meanwhile."""
+def _messages_in_waves(path_ranks: tuple[int, ...], site: TemplateSite) -> Iterator[_PairMessage]:
+    """Messages of a path, with times: nodes are gathered for one after the other, then they are sent to, dealing out meanwhile."""
     node_of, num_nodes, length = site.topology.node_of, site.topology.num_nodes, site.topology.num_ranks
-    wave = (node_of[hops[-1]] - node_of[hops[0]]) % num_nodes
+    wave = (node_of[path_ranks[-1]] - node_of[path_ranks[0]]) % num_nodes
     # Inside a node there is time while the first messages cross.
     at = (wave - 1 if wave else num_nodes - 1) * length
-    for here, there in pairwise(hops):
+    for here, there in pairwise(path_ranks):
         lasts = 1
         if wave and node_of[here] != node_of[there]:
             at, lasts = max(at, (num_nodes + wave - 2) * length), length
@@ -210,27 +210,27 @@ def _hops_in_waves(hops: tuple[int, ...], site: TemplateSite) -> Iterator[_PairM
         at += lasts
 
 
-def _without_circles(way: tuple[int, ...]) -> tuple[int, ...]:
-    """The same way, but that a chunk stays where it would come back to."""
-    last = {rank: place for place, rank in enumerate(way)}
+def _without_cycles(path: tuple[int, ...]) -> tuple[int, ...]:
+    """The same path, but that a chunk stays where it would come back to."""
+    last = {rank: place for place, rank in enumerate(path)}
     found: list[int] = []
-    for place, rank in enumerate(way):
+    for place, rank in enumerate(path):
         found.append(found[-1] if found and last[found[-1]] > place else rank)
     return tuple(found)
 
 
-def _along(way: Way, num_ranks: int, chunks_per_rank: int, *, far_first: bool) -> Moves:
-    """Moves along the ways; a hop to where a chunk is already is none. Whom a rank serves first differs from rank to rank.
+def _along(path: RankPath, num_ranks: int, chunks_per_rank: int, *, far_first: bool) -> TemplateMessages:
+    """Messages along the paths; one to where a chunk is already is none. Whom a rank serves first differs from rank to rank.
 
-    With ``far_first`` chunks travel with those that have as many hops to go, the farthest first.
+    With ``far_first`` chunks travel with those that have as many links to go, the farthest first.
     """
     carried: dict[tuple[int, int, int, int, int], list[int]] = {}
     for src in range(num_ranks):
         for dst in range(num_ranks):
-            hops = _without_circles(way(src, dst))
-            for number, (here, there) in enumerate(pairwise(hops)):
+            path_ranks = _without_cycles(path(src, dst))
+            for number, (here, there) in enumerate(pairwise(path_ranks)):
                 if here != there:
-                    left = sum(one != two for one, two in pairwise(hops[number + 1 :])) if far_first else 0
+                    left = sum(one != two for one, two in pairwise(path_ranks[number + 1 :])) if far_first else 0
                     first = (src * num_ranks + dst) * chunks_per_rank
                     key = (number, -left, (there - here) % num_ranks, here, there)
                     carried.setdefault(key, []).extend(range(first, first + chunks_per_rank))

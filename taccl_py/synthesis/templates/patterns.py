@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.model import Topology
 
@@ -55,7 +55,7 @@ def axis(site: TemplateSite, name: str, groups: tuple[tuple[int, ...], ...]) -> 
     site
         The machine.
     name
-        ``direct``: everyone to everyone in one step. ``doubling``: what is exchanged doubles at every step. ``ring``: both ways
+        ``direct``: everyone to everyone in one step. ``doubling``: what is exchanged doubles at every step. ``ring``: in both directions
         around, as the ranks are numbered.
     groups
         Disjoint groups of one size.
@@ -108,7 +108,7 @@ def _bruck(size: int) -> tuple[tuple[Pass, ...], ...]:
     return tuple(steps)
 
 
-def spread(axes: tuple[Axis, ...], held: Mapping[int, tuple[int, ...]]) -> Moves:
+def spread(axes: tuple[Axis, ...], held: Mapping[int, tuple[int, ...]]) -> TemplateMessages:
     """AllGather along one axis after the other.
 
     Parameters
@@ -119,7 +119,7 @@ def spread(axes: tuple[Axis, ...], held: Mapping[int, tuple[int, ...]]) -> Moves
         Chunks that each rank has at first; ranks of one group have different ones.
     """
     now = dict(held)
-    moves: list[TemplateMessage] = []
+    messages: list[TemplateMessage] = []
     time = 0
     for each in axes:
         before = dict(now)
@@ -127,17 +127,17 @@ def spread(axes: tuple[Axis, ...], held: Mapping[int, tuple[int, ...]]) -> Moves
             for one in step:
                 for group in each.groups:
                     chunks = sorted(c for origin in one.origins for c in before[group[origin]])
-                    moves.append(TemplateMessage(group[one.src], group[one.dst], tuple(chunks), time, time + 1))
+                    messages.append(TemplateMessage(group[one.src], group[one.dst], tuple(chunks), time, time + 1))
             time += 1
         for group in each.groups:
             together = tuple(chunk for rank in group for chunk in before[rank])
             now.update(dict.fromkeys(group, together))
-    return tuple(moves)
+    return tuple(messages)
 
 
 def exchange(
     site: TemplateSite, groups: tuple[tuple[int, ...], ...], name: str, chunks: tuple[int, ...]
-) -> Moves | None:
+) -> TemplateMessages | None:
     """Sum chunks within each group by exchanging partial sums, everyone at the same time.
 
     None where links are missing, or where those of a step share a port, which lets the first sums arrive before the last ones leave.
@@ -148,14 +148,14 @@ def exchange(
     num_bytes = len(chunks) * site.chunk_bytes
     if along is None or (len(groups[0]) > 2 and name == DIRECT and not _at_once(site, groups, num_bytes)):
         return None
-    moves = []
+    messages = []
     for time, step in enumerate(along.steps):
-        moves += [
+        messages += [
             TemplateMessage(group[one.src], group[one.dst], chunks, time, time + 1, reduce=True)
             for one in step
             for group in along.groups
         ]
-    return tuple(moves)
+    return tuple(messages)
 
 
 def _at_once(site: TemplateSite, groups: tuple[tuple[int, ...], ...], num_bytes: float) -> bool:

@@ -1,7 +1,7 @@
 """Pipelines: Broadcast of many pieces, stripe by stripe down trees of their own, everything again with every piece.
 
 A stripe is a part of the buffer that goes down one tree; a piece is a chunk of every stripe. A move's planned time is that of its
-piece's turn, which comes as often as the busiest link or port allows, and that of the way down the tree.
+piece's turn, which comes as often as the busiest link or port allows, and that of the path down the tree.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 from taccl_py.synthesis.templates.params import PARAMS
 from taccl_py.synthesis.templates.site import Edge, TemplateSite
 from taccl_py.tolerances import DIGITS
@@ -60,13 +60,13 @@ class Pipeline:
         stripes = len(self.trees[0])
         if num_chunks is not None:
             return None if num_chunks % stripes else self._cut(num_chunks // stripes)
-        moves = stripes * (self.site.topology.num_ranks - 1)
+        messages = stripes * (self.site.topology.num_ranks - 1)
         cut = [self._cut(1)]
         for number in PARAMS.pipeline_pieces[1:]:
             # Time falls with the number of pieces until alphas outweigh what is gained.
             if (
                 number * stripes > PARAMS.most_pipeline_chunks
-                or number * moves > PARAMS.most_pipeline_messages
+                or number * messages > PARAMS.most_pipeline_messages
                 or (len(cut) > 1 and cut[-1].end_us > cut[-2].end_us)
             ):
                 break
@@ -74,7 +74,7 @@ class Pipeline:
         least_us = min(each.end_us for each in cut)
         return next(each for each in cut if each.end_us <= least_us * (1 + PARAMS.least_pipeline_gain))
 
-    def moves(self) -> Moves:
+    def messages(self) -> TemplateMessages:
         """The plan in full; chunks are numbered piece by piece."""
         period_us = self._period_us()
         firsts = [self._first(trees) for trees in self.trees[: self.pieces]]
@@ -88,7 +88,7 @@ class Pipeline:
                     # Of what is to start at the same time, rounding aside, the older piece goes first.
                     start_us, end_us = (round(time_us + later_us, DIGITS) for time_us in (e.start_us, e.end_us))
                     found.append(TemplateMessage(e.src, e.dst, chunks, start_us, end_us))
-        return tuple(sorted(found, key=lambda move: move.start))
+        return tuple(sorted(found, key=lambda message: message.start))
 
     @property
     def _chunk_bytes(self) -> float:

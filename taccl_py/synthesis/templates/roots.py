@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import islice
 
 from taccl_py.synthesis.templates.circulant import Circulant
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage, TemplatePlan, in_turn, shifted
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, TemplatePlan, in_turn, shifted
 from taccl_py.synthesis.templates.params import PARAMS
 from taccl_py.synthesis.templates.patterns import DIRECT, RING, axis, spread
 from taccl_py.synthesis.templates.pipeline import Pipeline
@@ -54,9 +54,9 @@ def broadcast_plans(site: TemplateSite, root: int, num_pieces: int | None) -> It
     pieces = num_pieces or num_ranks
     if pieces % num_ranks == 0:
         for name in (DIRECT, RING):
-            moves = _scattered(site, root, pieces // num_ranks, name)
-            if moves is not None:
-                yield TemplatePlan(f"scatter and {name} allgather", pieces, moves)
+            messages = _scattered(site, root, pieces // num_ranks, name)
+            if messages is not None:
+                yield TemplatePlan(f"scatter and {name} allgather", pieces, messages)
     width = len(site.topology.node_ranks[0])
     pieces = num_pieces or width
     if pieces % width == 0:
@@ -73,7 +73,7 @@ def _trees(site: TemplateSite, root: int, ranks: list[int]) -> Iterator[tuple[st
             yield name, edges
 
 
-def _pipelined(edges: tuple[Edge, ...], root: int, pieces: int) -> Moves:
+def _pipelined(edges: tuple[Edge, ...], root: int, pieces: int) -> TemplateMessages:
     """Pieces one after the other down a tree: every rank passes a piece on to all before it turns to the next piece."""
     children: dict[int, int] = {}
     when = {root: 0}
@@ -87,7 +87,7 @@ def _pipelined(edges: tuple[Edge, ...], root: int, pieces: int) -> Moves:
             TemplateMessage(edge.src, edge.dst, (piece,), start + piece * period, start + piece * period + 1)
             for piece in range(pieces)
         ]
-    return tuple(sorted(planned, key=lambda move: move.start))
+    return tuple(sorted(planned, key=lambda message: message.start))
 
 
 def _around_rings(site: TemplateSite, root: int, num_pieces: int | None) -> Iterator[TemplatePlan]:
@@ -97,17 +97,17 @@ def _around_rings(site: TemplateSite, root: int, num_pieces: int | None) -> Iter
         chains = [ring[ring.index(root) :] + ring[: ring.index(root)] for ring in rings]
         for pieces in (num_pieces,) if num_pieces is not None else [each * number for each in PARAMS.root_pieces]:
             if number > 1 and pieces % number == 0 and pieces <= PARAMS.root_pieces[-1]:
-                moves = [
-                    replace(move, chunks=(move.chunks[0] * number + j,))
+                messages = [
+                    replace(message, chunks=(message.chunks[0] * number + j,))
                     for j, chain in enumerate(chains)
-                    for move in _down_chain(chain, pieces // number)
+                    for message in _down_chain(chain, pieces // number)
                 ]
                 yield TemplatePlan(
-                    f"{number} chains, {pieces} pieces", pieces, tuple(sorted(moves, key=lambda m: m.start))
+                    f"{number} chains, {pieces} pieces", pieces, tuple(sorted(messages, key=lambda m: m.start))
                 )
 
 
-def _down_chain(order: tuple[int, ...], pieces: int) -> Moves:
+def _down_chain(order: tuple[int, ...], pieces: int) -> TemplateMessages:
     return tuple(
         TemplateMessage(order[i], order[i + 1], (piece,), piece + i, piece + i + 1)
         for piece in range(pieces)
@@ -116,7 +116,7 @@ def _down_chain(order: tuple[int, ...], pieces: int) -> Moves:
 
 
 def _down_inner_trees(site: TemplateSite, root: int, num_pieces: int | None) -> Iterator[TemplatePlan]:
-    """Pieces by turns down trees with different inner ranks, where all ranks are linked and send to several at a time; the best ways.
+    """Pieces by turns down trees with different inner ranks, where all ranks are linked and send to several at a time; the best variants.
 
     With as many trees as children of an inner rank, every rank passes on as much as it gets: a chain is the case of one. After
     Castro et al., SplitStream, SOSP 2003, section 2.
@@ -132,11 +132,11 @@ def _down_inner_trees(site: TemplateSite, root: int, num_pieces: int | None) -> 
             found.append((number, pipeline))
     for number, pipeline in sorted(found, key=lambda each: (each[1].end_us, each[0]))[: PARAMS.most_pipelines]:
         name = f"{number} trees with different inner ranks, {pipeline.num_chunks} pieces"
-        yield TemplatePlan(name, pipeline.num_chunks, pipeline.moves())
+        yield TemplatePlan(name, pipeline.num_chunks, pipeline.messages())
 
 
 def _in_rounds(site: TemplateSite, root: int, num_pieces: int | None) -> Iterator[TemplatePlan]:
-    """Pieces in the fewest rounds, where all messages take as long; the quickest way if ranks send and receive one at a time."""
+    """Pieces in the fewest rounds, where all messages take as long; the quickest pattern if ranks send and receive one at a time."""
     num_ranks = site.topology.num_ranks
     if not site.all_linked or len(set(site.cost_us.values())) > 1:
         return
@@ -149,7 +149,7 @@ def _in_rounds(site: TemplateSite, root: int, num_pieces: int | None) -> Iterato
     numbers = (num_pieces,) if num_pieces is not None else sorted({ideal, low, min(2 * low, most)})
     ranks = (root, *(rank for rank in range(num_ranks) if rank != root))
     for pieces in numbers:
-        yield TemplatePlan(f"circulant rounds, {pieces} pieces", pieces, tuple(rounds.moves(ranks, pieces)))
+        yield TemplatePlan(f"circulant rounds, {pieces} pieces", pieces, tuple(rounds.messages(ranks, pieces)))
 
 
 def inner_tree(num_ranks: int, root: int, number: int, tree: int) -> dict[int, list[int]]:
@@ -169,7 +169,7 @@ def inner_tree(num_ranks: int, root: int, number: int, tree: int) -> dict[int, l
     return {root: inner[:1]} | tells
 
 
-def _scattered(site: TemplateSite, root: int, chunks: int, name: str) -> Moves | None:
+def _scattered(site: TemplateSite, root: int, chunks: int, name: str) -> TemplateMessages | None:
     """A part of the buffer to every rank, then AllGather."""
     ranks = tuple(rank for ranks in site.topology.node_ranks for rank in ranks)
     along = axis(site, name, (ranks,))
@@ -177,11 +177,11 @@ def _scattered(site: TemplateSite, root: int, chunks: int, name: str) -> Moves |
         return None
     parts = {rank: tuple(range(i * chunks, (i + 1) * chunks)) for i, rank in enumerate(ranks)}
     first = tuple(TemplateMessage(root, rank, parts[rank], 0, 1) for rank in ranks if rank != root)
-    gather = tuple(move for move in spread((along,), parts) if move.dst != root)
+    gather = tuple(message for message in spread((along,), parts) if message.dst != root)
     return in_turn(first, gather)
 
 
-def _dealt(site: TemplateSite, root: int, chunks: int) -> Moves | None:
+def _dealt(site: TemplateSite, root: int, chunks: int) -> TemplateMessages | None:
     """A part to every rank of the root's node, which brings it to the same place in the other nodes; then AllGather in nodes.
 
     Each part goes on by itself. So parts of different sizes, those that leave later being smaller, can use all links all the time.
@@ -198,25 +198,25 @@ def _dealt(site: TemplateSite, root: int, chunks: int) -> Moves | None:
     parts = [tuple(range(part * chunks, (part + 1) * chunks)) for part in range(len(rails))]
     leaves_us = [0.0] + [part * site.cost_us[root, rail[home]] for part, rail in enumerate(dealers[1:])]
     dealt_us = leaves_us[-1] + site.cost_us[root, dealers[-1][home]]
-    moves: list[TemplateMessage] = []
+    messages: list[TemplateMessage] = []
     for rail, held, begin_us in zip(dealers, parts, leaves_us, strict=True):
         dealer = rail[home]
         begins_us = begin_us if dealer == root else begin_us + site.cost_us[root, dealer]
         if dealer != root:
-            moves.append(TemplateMessage(root, dealer, held, begin_us, begins_us))
+            messages.append(TemplateMessage(root, dealer, held, begin_us, begins_us))
         across = handed_out(site, dealer, rail, held)
         if across is None:
             return None
         # Inside the root's node there is time to share out once everything has left the root.
-        holds_us = {dealer: dealt_us} | {move.dst: begins_us + move.end for move in across}
-        moves += shifted(across, begins_us)
-        moves += [
+        holds_us = {dealer: dealt_us} | {message.dst: begins_us + message.end for message in across}
+        messages += shifted(across, begins_us)
+        messages += [
             TemplateMessage(holder, other, held, start_us, start_us + site.cost_us[holder, other])
             for holder, start_us in holds_us.items()
             for other in _others_in_turn(holder, topology.node_ranks[topology.node_of[holder]])
             if other != root
         ]
-    return tuple(sorted(moves, key=lambda move: move.start))
+    return tuple(sorted(messages, key=lambda message: message.start))
 
 
 def _others_in_turn(rank: int, ranks: tuple[int, ...]) -> tuple[int, ...]:
@@ -270,7 +270,7 @@ def _border(site: TemplateSite, ranks: list[int], low: int, high: int) -> int:
     return min(borders, key=lambda i: abs(i - middle)) if borders else middle
 
 
-def _down(parent: list[int], root: int, chunks_per_rank: int) -> Moves:
+def _down(parent: list[int], root: int, chunks_per_rank: int) -> TemplateMessages:
     """Every rank's chunks down a tree, large subtrees first; the chunks of a subtree lie together."""
     children: dict[int, list[int]] = {rank: [] for rank in range(len(parent))}
     for rank, above in enumerate(parent):
@@ -284,12 +284,12 @@ def _down(parent: list[int], root: int, chunks_per_rank: int) -> Moves:
         return below[rank]
 
     gather(root)
-    moves: list[TemplateMessage] = []
+    messages: list[TemplateMessage] = []
     ready = [(0, root)]
     while ready:
         time, src = ready.pop(0)
         for number, dst in enumerate(children[src]):
             chunks = tuple(rank * chunks_per_rank + part for rank in below[dst] for part in range(chunks_per_rank))
-            moves.append(TemplateMessage(src, dst, chunks, time + number, time + number + 1))
+            messages.append(TemplateMessage(src, dst, chunks, time + number, time + number + 1))
             ready.append((time + number + 1, dst))
-    return tuple(sorted(moves, key=lambda move: move.start))
+    return tuple(sorted(messages, key=lambda message: message.start))

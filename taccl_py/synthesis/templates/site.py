@@ -112,7 +112,7 @@ class TemplateSite:
         return found
 
     def both_linked(self, one: int, other: int) -> bool:
-        """True if there are links both ways."""
+        """True if there are links in both directions."""
         return self.linked(one, other) and self.linked(other, one)
 
     @cached_property
@@ -199,7 +199,7 @@ class TemplateSite:
         return parent
 
     def cube(self, ranks: Sequence[int]) -> tuple[int, ...] | None:
-        """Order of 2^d ranks in which those whose positions differ in one bit are linked both ways; None if not found."""
+        """Order of 2^d ranks in which those whose positions differ in one bit are linked in both directions; None if not found."""
         size = len(ranks)
         if size & (size - 1):
             return None
@@ -223,7 +223,7 @@ class TemplateSite:
     def cycle(self, ranks: Sequence[int], load: Sequence[int]) -> tuple[int, ...] | None:
         """Order of the ranks in which each is linked to the next and the last to the first; None if not found.
 
-        The slowest link on the way, beside a load (messages on every link and port), is as quick as it can be made easily.
+        The slowest link on the cycle, beside a load (messages on every link and port), is as quick as it can be made easily.
         """
         cost_us = {
             pair: min(self._loaded_us(link, load) for link in links)
@@ -255,12 +255,12 @@ class TemplateSite:
     def _preference(self, ranks: Sequence[int], load: Sequence[int]) -> Callable[[int, int], float]:
         """Cost of going on to a rank: that of the link, and a little for ranks that many others lead to."""
         members = set(ranks)
-        ways = {rank: sum(other in members for other in self.neighbours[rank]) for rank in ranks}
-        most = 1 + max(ways.values())
+        num_neighbours = {rank: sum(other in members for other in self.neighbours[rank]) for rank in ranks}
+        most = 1 + max(num_neighbours.values())
 
         def cost(src: int, dst: int) -> float:
             link_us = min(self._loaded_us(link, load) for link in self.topology.links_between[src, dst])
-            return link_us * (1 + 0.01 * ways[dst] / most)
+            return link_us * (1 + 0.01 * num_neighbours[dst] / most)
 
         return cost
 

@@ -9,7 +9,14 @@ from itertools import pairwise, permutations
 
 from taccl_py.synthesis.templates.delegates import Delegates
 from taccl_py.synthesis.templates.grids import walks
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage, TemplatePlan, end_of, in_turn, shifted
+from taccl_py.synthesis.templates.messages import (
+    TemplateMessage,
+    TemplateMessages,
+    TemplatePlan,
+    end_of,
+    in_turn,
+    shifted,
+)
 from taccl_py.synthesis.templates.params import PARAMS
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING, RING, Axis, axis, spread
 from taccl_py.synthesis.templates.site import TemplateSite
@@ -26,11 +33,11 @@ def allgather_plans(site: TemplateSite, chunks_per_rank: int | None) -> Iterator
     delegates = Delegates.of(site)
     if delegates is not None:
         yield TemplatePlan("delegates", chunks, delegates.allgather(held))
-    for name, moves in _relayed(site, held):
-        yield TemplatePlan(name, chunks, moves)
+    for name, messages in _relayed(site, held):
+        yield TemplatePlan(name, chunks, messages)
     for camp in camps(site):
-        for way, inside in _gathered_in(camp, site, held):
-            yield TemplatePlan(f"{camp.name}{way}", chunks, _spread_in(camp, site, held, inside))
+        for suffix, inside in _gathered_in(camp, site, held):
+            yield TemplatePlan(f"{camp.name}{suffix}", chunks, _spread_in(camp, site, held, inside))
 
 
 def sparse_plans(site: TemplateSite, chunks_per_rank: int | None) -> Iterator[TemplatePlan]:
@@ -45,14 +52,16 @@ def sparse_plans(site: TemplateSite, chunks_per_rank: int | None) -> Iterator[Te
 
 
 def _own_chunks(site: TemplateSite, chunks_per_rank: int) -> dict[int, tuple[int, ...]]:
-    """Chunks of every rank's share."""
+    """Chunks of every rank's shard."""
     return {
         rank: tuple(range(rank * chunks_per_rank, (rank + 1) * chunks_per_rank))
         for rank in range(site.topology.num_ranks)
     }
 
 
-def flood(site: TemplateSite, groups: Iterable[tuple[int, ...]], held: Mapping[int, tuple[int, ...]]) -> Moves | None:
+def flood(
+    site: TemplateSite, groups: Iterable[tuple[int, ...]], held: Mapping[int, tuple[int, ...]]
+) -> TemplateMessages | None:
     """Send what each rank holds to its group along quickest paths, one link a step, in one message with all that takes the same link.
 
     None if a rank of a group is cut off, or a path leads out of its group.
@@ -64,23 +73,24 @@ def flood(site: TemplateSite, groups: Iterable[tuple[int, ...]], held: Mapping[i
             for rank in group:
                 if rank == origin:
                     continue
-                hop = _hops_inside(parent, origin, rank, group)
-                if hop is None:
+                message = _links_inside(parent, origin, rank, group)
+                if message is None:
                     return None
-                carried.setdefault((hop, parent[rank], rank), []).extend(held[origin])
+                carried.setdefault((message, parent[rank], rank), []).extend(held[origin])
     return tuple(
-        TemplateMessage(src, dst, tuple(chunks), hop, hop + 1) for (hop, src, dst), chunks in sorted(carried.items())
+        TemplateMessage(src, dst, tuple(chunks), message, message + 1)
+        for (message, src, dst), chunks in sorted(carried.items())
     )
 
 
-def _hops_inside(parent: list[int], origin: int, rank: int, group: tuple[int, ...]) -> int | None:
+def _links_inside(parent: list[int], origin: int, rank: int, group: tuple[int, ...]) -> int | None:
     """Hops from the origin to the parent of a rank; None if one of them leads out of the group."""
-    hops, above = 0, parent[rank]
+    links, above = 0, parent[rank]
     while above != origin:
         if above not in group:
             return None
-        hops, above = hops + 1, parent[above]
-    return hops
+        links, above = links + 1, parent[above]
+    return links
 
 
 def _over_nodes(
@@ -106,7 +116,7 @@ def _over_nodes(
         yield TemplatePlan("across, then paths inside", chunks_per_rank, in_turn(spread((across,), held), outer_first))
 
 
-def _relayed(site: TemplateSite, held: Mapping[int, tuple[int, ...]]) -> Iterator[tuple[str, Moves]]:
+def _relayed(site: TemplateSite, held: Mapping[int, tuple[int, ...]]) -> Iterator[tuple[str, TemplateMessages]]:
     """Groups of a node whose rank in one position sends to other nodes, and the one in another position receives.
 
     Groups gather, and then the rest of the node does while messages between nodes are on the way. These go around groups and
@@ -122,7 +132,7 @@ def _relayed(site: TemplateSite, held: Mapping[int, tuple[int, ...]]) -> Iterato
         inside, along = _first_axis(site, groups), _first_axis(site, columns)
         if inside is None or along is None:
             continue
-        share = {rank: tuple(c for other in group for c in held[other]) for group in groups for rank in group}
+        shard = {rank: tuple(c for other in group for c in held[other]) for group in groups for rank in group}
         for out, into in permutations(range(width), 2):
             rails = tuple(
                 zip(*(groups[i : i + size // width] for i in range(0, len(groups), size // width)), strict=True)
@@ -132,24 +142,26 @@ def _relayed(site: TemplateSite, held: Mapping[int, tuple[int, ...]]) -> Iterato
                 continue
             foreign: dict[int, list[int]] = {}
             for _, dst, group in sent:
-                foreign.setdefault(dst, []).extend(share[group[0]])
+                foreign.setdefault(dst, []).extend(shard[group[0]])
             first = spread((inside,), held)
-            across = tuple(TemplateMessage(src, dst, share[src], 0, 1) for src, dst, _ in sent)
-            own = (*shifted(across, end_of(first)), *shifted(spread((along,), share), end_of(first)))
+            across = tuple(TemplateMessage(src, dst, shard[src], 0, 1) for src, dst, _ in sent)
+            own = (*shifted(across, end_of(first)), *shifted(spread((along,), shard), end_of(first)))
             dealt = [handed_out(site, group[into], group, tuple(foreign[group[into]])) or () for group in groups]
             late = {rank: tuple(foreign[group[into]]) for group in groups for rank in group}
-            moves = in_turn((*first, *own), tuple(move for part in dealt for move in part), spread((along,), late))
-            yield f"from rank {out} to rank {into} of {width}", moves
+            messages = in_turn(
+                (*first, *own), tuple(message for part in dealt for message in part), spread((along,), late)
+            )
+            yield f"from rank {out} to rank {into} of {width}", messages
 
 
 def _rings(site: TemplateSite, chunks_per_rank: int | None) -> Iterator[TemplatePlan]:
-    """Every share cut into parts, each of which goes around a ring of its own."""
+    """Every shard cut into parts, each of which goes around a ring of its own."""
     for rings in ring_sets(site):
         number = len(rings)
         if number <= (chunks_per_rank or number):
             chunks = chunks_per_rank or number
-            moves = [move for j in range(chunks) for move in _around(rings[j % number], j, chunks)]
-            yield TemplatePlan(f"{number} ring{'s' if number > 1 else ''}", chunks, tuple(moves))
+            messages = [message for j in range(chunks) for message in _around(rings[j % number], j, chunks)]
+            yield TemplatePlan(f"{number} ring{'s' if number > 1 else ''}", chunks, tuple(messages))
 
 
 def ring_sets(site: TemplateSite) -> Iterator[tuple[tuple[int, ...], ...]]:
@@ -169,14 +181,14 @@ def ring_sets(site: TemplateSite) -> Iterator[tuple[tuple[int, ...], ...]]:
         if cycle is None:
             break
         back = (cycle[0], *cycle[:0:-1])
-        two_way = all(site.linked(a, b) for a, b in _steps_of(back))
-        for ring in (cycle, back) if two_way else (cycle,):
+        has_back = all(site.linked(a, b) for a, b in _steps_of(back))
+        for ring in (cycle, back) if has_back else (cycle,):
             rings.append(ring)
             _add_load(topology, ring, load)
         for number in (1, len(rings)) if not math.isfinite(least_us) else (len(rings),):
-            share_us = _busiest_us(site, rings[:number]) / number
-            if share_us < least_us * PARAMS.ring_load_factor:
-                least_us = share_us
+            load_us = _busiest_us(site, rings[:number]) / number
+            if load_us < least_us * PARAMS.ring_load_factor:
+                least_us = load_us
                 yield tuple(rings[:number])
 
 
@@ -204,7 +216,7 @@ def _steps_of(ring: tuple[int, ...]) -> Iterator[tuple[int, int]]:
 
 
 def _around(ring: tuple[int, ...], part: int, chunks_per_rank: int) -> Iterator[TemplateMessage]:
-    """Part `part` of every share around a ring."""
+    """Part `part` of every shard around a ring."""
     size = len(ring)
     for step in range(size - 1):
         for i in range(size):
@@ -297,7 +309,9 @@ def _first_axis(site: TemplateSite, groups: tuple[tuple[int, ...], ...]) -> Axis
     return next((each for each in found if each is not None), None)
 
 
-def _gathered_in(camp: Camp, site: TemplateSite, held: dict[int, tuple[int, ...]]) -> Iterator[tuple[str, Moves]]:
+def _gathered_in(
+    camp: Camp, site: TemplateSite, held: dict[int, tuple[int, ...]]
+) -> Iterator[tuple[str, TemplateMessages]]:
     """AllGather in camps by their pattern, and along quickest paths."""
     if camp.inside is not None:
         yield "", spread((camp.inside,), held)
@@ -306,41 +320,45 @@ def _gathered_in(camp: Camp, site: TemplateSite, held: dict[int, tuple[int, ...]
         yield ", paths inside", flooded
 
 
-def _spread_in(camp: Camp, site: TemplateSite, held: dict[int, tuple[int, ...]], inside: Moves) -> Moves:
+def _spread_in(
+    camp: Camp, site: TemplateSite, held: dict[int, tuple[int, ...]], inside: TemplateMessages
+) -> TemplateMessages:
     """Among leaders after an AllGather in camps; what is the own node's goes around while other nodes' chunks are on the way."""
-    share = {
+    shard = {
         leader: tuple(chunk for rank in ranks for chunk in held[rank])
         for leader, ranks in zip(camp.leaders, camp.members, strict=True)
     }
-    across = spread((camp.across,), share)
+    across = spread((camp.across,), shard)
     foreign = {
-        rank: tuple(chunk for other in group if other != rank for chunk in share[other])
+        rank: tuple(chunk for other in group if other != rank for chunk in shard[other])
         for group in camp.across.groups
         for rank in group
     }
     start = end_of(inside)
-    early = shifted(_around_node(camp, site, share, known=share), start)
+    early = shifted(_around_node(camp, site, shard, known=shard), start)
     across = shifted(across, start)
     late = _around_node(camp, site, foreign, known={})
     return (*inside, *across, *early, *shifted(late, end_of((*across, *early))))
 
 
 def _around_node(
-    camp: Camp, site: TemplateSite, share: dict[int, tuple[int, ...]], known: dict[int, tuple[int, ...]]
-) -> Moves:
+    camp: Camp, site: TemplateSite, shard: dict[int, tuple[int, ...]], known: dict[int, tuple[int, ...]]
+) -> TemplateMessages:
     """Send what the leaders of a node have to all of the node; `known` is what their camps have already."""
     node_of = site.topology.node_of
-    among = spread((camp.local,), share) if camp.local is not None else ()
+    among = spread((camp.local,), shard) if camp.local is not None else ()
     out: list[TemplateMessage] = []
     for leader, ranks in zip(camp.leaders, camp.members, strict=True):
-        of_node = sorted(c for other in camp.leaders if node_of[other] == node_of[leader] for c in share[other])
+        of_node = sorted(c for other in camp.leaders if node_of[other] == node_of[leader] for c in shard[other])
         missing = tuple(chunk for chunk in of_node if chunk not in known.get(leader, ()))
         if missing:
             out += handed_out(site, leader, ranks, missing) or ()
     return in_turn(among, tuple(out))
 
 
-def handed_out(site: TemplateSite, root: int, ranks: tuple[int, ...], chunks: tuple[int, ...]) -> Moves | None:
+def handed_out(
+    site: TemplateSite, root: int, ranks: tuple[int, ...], chunks: tuple[int, ...]
+) -> TemplateMessages | None:
     """Chunks from one rank to all of the ranks along a tree; None if some rank cannot be reached."""
     edges = site.tree((root,), ranks, len(chunks) * site.chunk_bytes)
     if edges is None:

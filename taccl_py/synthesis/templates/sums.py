@@ -12,7 +12,15 @@ from math import prod
 
 from taccl_py.synthesis.templates.delegates import Delegates
 from taccl_py.synthesis.templates.grids import RankGrid, Walk, grids, walks
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage, TemplatePlan, cut, in_pieces, in_turn, turned
+from taccl_py.synthesis.templates.messages import (
+    TemplateMessage,
+    TemplateMessages,
+    TemplatePlan,
+    cut,
+    in_pieces,
+    in_turn,
+    turned,
+)
 from taccl_py.synthesis.templates.params import PARAMS
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING, exchange, spread
 from taccl_py.synthesis.templates.roots import broadcast_plans, center
@@ -34,10 +42,10 @@ def allreduce_plans(site: TemplateSite, back: TemplateSite, chunks_per_rank: int
     yield from _exchanges(site, chunks)
     for walk in walks(site):
         for summed in range(len(walk.axes)):
-            moves = _halved(site, walk, summed, chunks)
-            if moves is not None:
+            messages = _halved(site, walk, summed, chunks)
+            if messages is not None:
                 after = f", {summed} exchanged" if summed else ""
-                yield TemplatePlan(f"{walk.name}{after}", chunks, moves)
+                yield TemplatePlan(f"{walk.name}{after}", chunks, messages)
     for camp in camps(site):
         gathered = _camp_sums(camp, site, chunks)
         if gathered is not None:
@@ -47,7 +55,7 @@ def allreduce_plans(site: TemplateSite, back: TemplateSite, chunks_per_rank: int
     if delegated is not None:
         yield TemplatePlan("delegates", chunks, delegated)
     yield from _meetings(site, chunks)
-    yield from _both_ways(site, back, chunks_per_rank)
+    yield from _both_directions(site, back, chunks_per_rank)
     yield from _to_a_root_and_back(site, back, chunks)
 
 
@@ -76,20 +84,20 @@ def _crosswise(site: TemplateSite, grid: RankGrid, chunks_per_rank: int) -> Iter
         ]
         found = [in_turn(*(part for part in parts if part is not None)) for parts in both if None not in parts]
         if len(found) == len(halves):
-            moves = tuple(sorted((move for each in found for move in each), key=lambda move: move.start))
-            yield TemplatePlan(f"exchange crosswise {grid.name}", chunks_per_rank, moves)
+            messages = tuple(sorted((message for each in found for message in each), key=lambda message: message.start))
+            yield TemplatePlan(f"exchange crosswise {grid.name}", chunks_per_rank, messages)
 
 
 def _exchanged(
     site: TemplateSite, groups: tuple[tuple[int, ...], ...], name: str, chunks: tuple[int, ...]
-) -> Moves | None:
+) -> TemplateMessages | None:
     """Exchange by a pattern, else by the other one."""
     other = DOUBLING if name == DIRECT else DIRECT
-    moves = exchange(site, groups, name, chunks)
-    return moves if moves is not None else exchange(site, groups, other, chunks)
+    messages = exchange(site, groups, name, chunks)
+    return messages if messages is not None else exchange(site, groups, other, chunks)
 
 
-def _halved(site: TemplateSite, walk: Walk, summed: int, chunks_per_rank: int) -> Moves | None:
+def _halved(site: TemplateSite, walk: Walk, summed: int, chunks_per_rank: int) -> TemplateMessages | None:
     """ReduceScatter along the last axes, exchange along the first `summed` ones, AllGather along the last ones.
 
     Which part a rank sums up is free, so parts are numbered in the order of the axes and stay neighbours.
@@ -106,20 +114,20 @@ def _halved(site: TemplateSite, walk: Walk, summed: int, chunks_per_rank: int) -
         stride *= side
     parts = cut(site.topology.num_ranks * chunks_per_rank, num_parts)
     gather = spread(axes, {rank: parts[part] for rank, part in part_of.items()})
-    middle: list[Moves] = []
+    middle: list[TemplateMessages] = []
     for axis in walk.axes[:summed]:
-        found: list[Moves] = []
+        found: list[TemplateMessages] = []
         for part, chunks in enumerate(parts):
             groups = tuple(group for group in axis.groups if part_of[group[0]] == part)
-            moves = _exchanged(site, groups, axis.name, chunks)
-            if moves is None:
+            messages = _exchanged(site, groups, axis.name, chunks)
+            if messages is None:
                 return None
-            found.append(moves)
-        middle.append(tuple(sorted((m for moves in found for m in moves), key=lambda move: move.start)))
+            found.append(messages)
+        middle.append(tuple(sorted((m for messages in found for m in messages), key=lambda message: message.start)))
     return in_turn(turned(gather, reduce=True), *middle, gather)
 
 
-def _camp_sums(camp: Camp, site: TemplateSite, chunks_per_rank: int) -> Moves | None:
+def _camp_sums(camp: Camp, site: TemplateSite, chunks_per_rank: int) -> TemplateMessages | None:
     """Sum in camps to the leader, exchange among leaders, hand out in camps."""
     chunks = _everything(site, chunks_per_rank)
     outward = [
@@ -128,7 +136,7 @@ def _camp_sums(camp: Camp, site: TemplateSite, chunks_per_rank: int) -> Moves | 
     between = [_exchanged(site, axis.groups, axis.name, chunks) for axis in camp.between]
     if any(part is None for part in (*outward, *between)):
         return None
-    out = tuple(sorted((m for part in outward for m in part or ()), key=lambda move: move.start))
+    out = tuple(sorted((m for part in outward for m in part or ()), key=lambda message: message.start))
     return in_turn(turned(out, reduce=True), *(part for part in between if part is not None), out)
 
 
@@ -137,7 +145,7 @@ def _meetings(site: TemplateSite, chunks_per_rank: int) -> Iterator[TemplatePlan
     chunks = _everything(site, chunks_per_rank)
     everyone = range(site.topology.num_ranks)
     num_bytes = len(chunks) * site.chunk_bytes / chunks_per_rank
-    best: dict[int, tuple[float, Moves]] = {}
+    best: dict[int, tuple[float, TemplateMessages]] = {}
     for hosts in _hosts(site):
         edges = site.tree(hosts, everyone, num_bytes)
         among = exchange(site, (hosts,), DOUBLING, chunks)
@@ -148,8 +156,8 @@ def _meetings(site: TemplateSite, chunks_per_rank: int) -> Iterator[TemplatePlan
         if len(hosts) not in best or end_us < best[len(hosts)][0]:
             out = tuple(TemplateMessage(edge.src, edge.dst, chunks, edge.start_us, edge.end_us) for edge in edges)
             best[len(hosts)] = (end_us, in_turn(turned(out, reduce=True), among, out))
-    for number, (_, moves) in sorted(best.items()):
-        yield TemplatePlan(f"meeting of {number}", chunks_per_rank, moves)
+    for number, (_, messages) in sorted(best.items()):
+        yield TemplatePlan(f"meeting of {number}", chunks_per_rank, messages)
 
 
 def _hosts(site: TemplateSite) -> Iterator[tuple[int, ...]]:
@@ -169,14 +177,14 @@ def _hosts(site: TemplateSite) -> Iterator[tuple[int, ...]]:
                     )
 
 
-def _both_ways(site: TemplateSite, back: TemplateSite, chunks_per_rank: int | None) -> Iterator[TemplatePlan]:
+def _both_directions(site: TemplateSite, back: TemplateSite, chunks_per_rank: int | None) -> Iterator[TemplatePlan]:
     """ReduceScatter and AllGather on rings and on quickest paths."""
     backward = {plan.name: plan for plan in sparse_plans(back, chunks_per_rank)}
     for plan in sparse_plans(site, chunks_per_rank):
         other = backward.get(plan.name)
         if other is not None:
-            moves = in_turn(turned(other.moves, reduce=True), plan.moves)
-            yield TemplatePlan(plan.name, plan.chunks_per_rank, moves)
+            messages = in_turn(turned(other.messages, reduce=True), plan.messages)
+            yield TemplatePlan(plan.name, plan.chunks_per_rank, messages)
 
 
 def _to_a_root_and_back(site: TemplateSite, back: TemplateSite, chunks_per_rank: int) -> Iterator[TemplatePlan]:
@@ -188,5 +196,5 @@ def _to_a_root_and_back(site: TemplateSite, back: TemplateSite, chunks_per_rank:
         other = backward.get(plan.name)
         if other is not None and plan.chunks_per_rank <= num_chunks:
             pieces = cut(num_chunks, plan.chunks_per_rank)
-            moves = in_turn(turned(in_pieces(other.moves, pieces), reduce=True), in_pieces(plan.moves, pieces))
-            yield TemplatePlan(f"{plan.name} to rank {root} and back", chunks_per_rank, moves)
+            messages = in_turn(turned(in_pieces(other.messages, pieces), reduce=True), in_pieces(plan.messages, pieces))
+            yield TemplatePlan(f"{plan.name} to rank {root} and back", chunks_per_rank, messages)

@@ -3,7 +3,7 @@
 1. `packing`: the best fractional packing of spanning trees over links and ports, and with it a lower bound.
 2. `rounding`: a few whole trees for every root that load links and ports nearly as evenly, and as shallow as that allows.
    `disjoint`: where trees share links only, the lightest and shallow ones without a packing.
-   `grove`: or a few of unequal weight, which load them as evenly and keep the full ones busy from beginning to end.
+   `shared`: or a few of unequal weight, which load them as evenly and keep the full ones busy from beginning to end.
 3. `order`: every tree's data is cut into pieces, which follow each other down the tree. How many trees and how many pieces
    pay at the size asked for is found by trying.
 
@@ -31,10 +31,8 @@ from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.reversal import reduce_by_broadcast
-from taccl_py.synthesis.templates.moves import cut
-from taccl_py.synthesis.trees.grove import SharedTreeSetFinder, groves
+from taccl_py.synthesis.templates.messages import cut
 from taccl_py.synthesis.trees.hub import hub_of, shared_out
-from taccl_py.synthesis.trees.jobs import PieceMessage, gather_jobs, reduce_jobs
 from taccl_py.synthesis.trees.lift import lifted
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, TreePlan, list_schedule
@@ -43,10 +41,12 @@ from taccl_py.synthesis.trees.pipeline import Promise, promise_of
 from taccl_py.synthesis.trees.rails import RailSearch, TreeRails
 from taccl_py.synthesis.trees.resize import resized
 from taccl_py.synthesis.trees.rounding import TreeSet
-from taccl_py.synthesis.trees.shallow import shallow_grounds, varied_trees
-from taccl_py.synthesis.trees.taper import TaperedTreeSet, TaperSearch, even_stands, uneven_stand
+from taccl_py.synthesis.trees.shallow import shallow_machines, varied_trees
+from taccl_py.synthesis.trees.shared_trees import SharedTreeSetFinder, shared_tree_sets
+from taccl_py.synthesis.trees.taper import TaperedTreeSet, TaperSearch, even_tree_sets, uneven_tree_set
+from taccl_py.synthesis.trees.transfers import PieceTransfer, gather_transfers, reduce_transfers
+from taccl_py.synthesis.trees.tree_packing import ROUTED, TreePacking
 from taccl_py.synthesis.trees.turnaround import turned_around
-from taccl_py.synthesis.trees.woods import ROUTED, TreePacking
 from taccl_py.synthesis.trees.work import StagesOnly, TreeSearch
 from taccl_py.synthesis.uneven import fit_to_size, usable_counts
 from taccl_py.tolerances import DIGITS, ROUNDED
@@ -94,11 +94,11 @@ class _TreesRun:
         if demand.kind is Kind.ALLREDUCE:
             backward = TreePacking(demand, self.work, backwards=True)
             if not np.array_equal(base.network.images, backward.network.images):
-                # A sketch turned around may have another symmetry; both ways must repeat alike.
+                # A sketch turned around may have another symmetry; both directions must repeat alike.
                 base, backward = (
-                    TreePacking(demand, self.work, backwards=way, symmetric=False) for way in (False, True)
+                    TreePacking(demand, self.work, backwards=backwards, symmetric=False) for backwards in (False, True)
                 )
-            backward.share(base)
+            backward.take_trees_of(base)
         chosen, choices = self._found(base, backward)
         with self.work.stage("schedule"):
             schedules = [self._schedule(chosen, choice, turned=turned) for choice in choices]
@@ -131,16 +131,18 @@ class _TreesRun:
         if self._gathers_us < self.bound.time_us * PARAMS.hub_gain:
             return base, []
         demand = replace(self.demand, kind=Kind.BROADCAST, root=hub_of(base.network))
-        forth, back = (TreePacking(demand, self.work, backwards=way, symmetric=False) for way in (False, True))
-        forth.let_links_carry_both_ways()
-        back.share(forth)
+        forth, back = (
+            TreePacking(demand, self.work, backwards=backwards, symmetric=False) for backwards in (False, True)
+        )
+        forth.let_links_carry_both_directions()
+        back.take_trees_of(forth)
         if not forth.is_direct and base.network.num_ranks > PARAMS.most_hub_ranks:
             return base, []
         load_us = forth.least_load_us() * self.demand.size_bytes / BYTES_PER_MB
         if self._gathers_us < load_us * PARAMS.hub_gain:
             return base, []
-        share = 1.0 if load_us < self._gathers_us * PARAMS.hub_only_load else 0.5
-        run = _TreesRun(demand, TreeSearch(self.work.left(share), self.work.events, self.work))
+        part = 1.0 if load_us < self._gathers_us * PARAMS.hub_only_load else 0.5
+        run = _TreesRun(demand, TreeSearch(self.work.left(part), self.work.events, self.work))
         run.bound = self.bound
         found = [shared_out(self.demand, choice) for choice in run._search(forth, back)]
         return forth, sorted((choice for choice in found if choice is not None), key=lambda choice: choice.plan.end_us)
@@ -158,15 +160,15 @@ class _TreesRun:
         return combining(schedule, demand.topology) if turned else schedule
 
     def _search(self, base: TreePacking, backward: TreePacking | None) -> list[OrderChoice]:
-        """Best plan over numbers of trees, of pieces, and ways to order them, and nearly as fast ones with fewer pieces."""
+        """Best plan over numbers of trees, of pieces, and rules of dispatch, and nearly as fast ones with fewer pieces."""
         found: list[OrderChoice] = []
         tapered = _is_single(base.network) and base.is_direct
-        for forests in self._forests(base, backward):
+        for tree_sets in self._tree_sets(base, backward):
             if self._is_enough(found):
                 break
-            if found and forests[0].load_us * self._share_mb >= _best(found).plan.end_us:
+            if found and tree_sets[0].load_us * self._shard_mb >= _best(found).plan.end_us:
                 continue
-            found += self._cut_finer(base, backward, forests, found)
+            found += self._cut_finer(base, backward, tree_sets, found)
             # One root's trees take long to taper and seldom gain: other numbers of them come first.
             if not tapered and not _is_single(base.network) and not self._is_enough(found):
                 tapered = True
@@ -184,37 +186,39 @@ class _TreesRun:
         kept = [best, *_coarser(found), *self._usable(found), *_rivals(best, found)]
         return list({id(choice): choice for choice in kept}.values())
 
-    def _forests(self, base: TreePacking, backward: TreePacking | None) -> Iterator[list[TreeSet]]:
+    def _tree_sets(self, base: TreePacking, backward: TreePacking | None) -> Iterator[list[TreeSet]]:
         """Whole trees to try, and backwards."""
         bases = [base] if backward is None else [base, backward]
         if base.is_direct:
-            grown = [forests for parts in self._light(base) if (forests := _grown(bases, parts, 0))]
+            grown = [tree_sets for parts in self._light(base) if (tree_sets := _grown(bases, parts, 0))]
             yield from self._fastest(bases, grown) if _is_single(base.network) else grown
             if grown and _is_single(base.network):
                 return
         for parts in self._promising(base):
-            yield [one.forest(parts) for one in bases]
+            yield [one.tree_set(parts) for one in bases]
 
     def _fastest(self, bases: Sequence[TreePacking], grown: list[list[TreeSet]]) -> list[list[TreeSet]]:
         """Trees of one root that promise most, the best ones first, and instead of them others that promise more."""
         network = bases[0].network
 
-        def promised_us(forests: list[TreeSet]) -> float:
-            return self._promise(network, forests).time_us
+        def promised_us(tree_sets: list[TreeSet]) -> float:
+            return self._promise(network, tree_sets).time_us
 
         found = []
-        for forests in sorted(grown, key=promised_us)[: PARAMS.most_tree_counts]:
-            parts = forests[0].parts
+        for tree_sets in sorted(grown, key=promised_us)[: PARAMS.most_tree_counts]:
+            parts = tree_sets[0].parts
             seeds = range(1, 1 + min(PARAMS.most_seeds, PARAMS.most_regrown_places // (parts * _places(network))))
             others = [other for seed in seeds if (other := _grown(bases, parts, self.work.limits.seed + seed))]
-            found.append(min([forests, *others], key=promised_us))
+            found.append(min([tree_sets, *others], key=promised_us))
         found.sort(key=promised_us)
-        return [forests for forests in found if promised_us(forests) < promised_us(found[0]) * PARAMS.promise_factor]
+        return [
+            tree_sets for tree_sets in found if promised_us(tree_sets) < promised_us(found[0]) * PARAMS.promise_factor
+        ]
 
-    def _promise(self, network: CapacityNetwork, forests: Sequence[TreeSet]) -> Promise:
+    def _promise(self, network: CapacityNetwork, tree_sets: Sequence[TreeSet]) -> Promise:
         """Promise of direct trees of one root in no more pieces than can be."""
-        most = forests[0].parts * max(self._possible_cuts(network, forests))
-        return promise_of(network, forests[0], self._share_mb, most, both_ways=len(forests) > 1)
+        most = tree_sets[0].parts * max(self._possible_cuts(network, tree_sets))
+        return promise_of(network, tree_sets[0], self._shard_mb, most, both_directions=len(tree_sets) > 1)
 
     def _usable(self, found: list[OrderChoice]) -> list[OrderChoice]:
         """The best plan whose pieces are chunks that serve the size, unless the best of all or a coarser one is such a plan."""
@@ -226,38 +230,38 @@ class _TreesRun:
         return [_best(usable)]
 
     def _cut_finer(
-        self, base: TreePacking, backward: TreePacking | None, forests: Sequence[TreeSet], before: list[OrderChoice]
+        self, base: TreePacking, backward: TreePacking | None, tree_sets: Sequence[TreeSet], before: list[OrderChoice]
     ) -> list[OrderChoice]:
         """Plans with ever more pieces for the same trees, until that stops paying."""
-        parts, network = forests[0].parts, base.network
+        parts, network = tree_sets[0].parts, base.network
         rules = _RULES if backward is None else (*_RULES, *(replace(rule, in_turn=True) for rule in _RULES))
         found: list[OrderChoice] = []
-        for cuts in self._numbers_of_cuts(base, forests):
+        for cuts in self._numbers_of_cuts(base, tree_sets):
             if self._is_enough([*before, *found]):
                 break
             if found and found.index(_best(found)) < len(found) - PARAMS.most_failures:
                 break
-            sums = reduce_jobs(network, backward.network, forests[1], cuts) if backward is not None else ()
-            jobs = tuple(gather_jobs(network, forests[0], cuts, sums))
-            if len(jobs) > PARAMS.most_ruled_messages:
+            sums = reduce_transfers(network, backward.network, tree_sets[1], cuts) if backward is not None else ()
+            transfers = tuple(gather_transfers(network, tree_sets[0], cuts, sums))
+            if len(transfers) > PARAMS.most_ruled_messages:
                 rules = rules[:1]
             costs = PieceCosts.of(network, self._piece_bytes(parts * cuts), (1,) * (parts * cuts))
-            plans = self._planned(jobs, costs, rules)
+            plans = self._planned(transfers, costs, rules)
             ranked = sorted(plans, key=lambda rule: plans[rule].end_us)
-            found.append(self._evened(OrderChoice(jobs, costs, parts * cuts, ranked[0], plans[ranked[0]])))
+            found.append(self._evened(OrderChoice(transfers, costs, parts * cuts, ranked[0], plans[ranked[0]])))
             rules = _with_prospects(ranked)
             self.work.events.incumbent(_best([*before, *found]).plan.end_us)
         return found
 
     def _planned(
-        self, jobs: Sequence[PieceMessage], costs: PieceCosts, rules: Sequence[DispatchRule]
+        self, transfers: Sequence[PieceTransfer], costs: PieceCosts, rules: Sequence[DispatchRule]
     ) -> dict[DispatchRule, TreePlan]:
         """Plans by the rules for which there is time, and at least by the first."""
         plans: dict[DispatchRule, TreePlan] = {}
         with self.work.stage("order"):
             for rule in rules:
                 if not (plans and self.work.over()):
-                    plans[rule] = list_schedule(jobs, costs, rule)
+                    plans[rule] = list_schedule(transfers, costs, rule)
         return plans
 
     def _evened(self, choice: OrderChoice) -> OrderChoice:
@@ -268,12 +272,12 @@ class _TreesRun:
             not self._is_free
             or not count
             or choice.num_chunks in counts
-            or len(choice.jobs) <= PARAMS.most_sized_messages
+            or len(choice.transfers) <= PARAMS.most_sized_messages
         ):
             return choice
         finer = choice.costs.scaled(self._piece_bytes(count) / self._piece_bytes(choice.num_chunks))
         costs = replace(finer, chunks=(tuple(map(len, cut(count, choice.num_chunks))),) * len(finer.chunks))
-        plan = list_schedule(choice.jobs, costs, choice.rule)
+        plan = list_schedule(choice.transfers, costs, choice.rule)
         return replace(choice, costs=costs, num_chunks=count, plan=plan, sized=True)
 
     def _tapered(self, base: TreePacking, backward: TreePacking | None, before: list[OrderChoice]) -> list[OrderChoice]:
@@ -285,7 +289,7 @@ class _TreesRun:
 
     def _turned_around(self, base: TreePacking, backward: TreePacking, before: list[OrderChoice]) -> list[OrderChoice]:
         """Plans of an AllReduce that are one of a ReduceScatter and one of an AllGather."""
-        least_us = (base.packing.bound_us + backward.packing.bound_us) * self._share_mb
+        least_us = (base.packing.bound_us + backward.packing.bound_us) * self._shard_mb
         if _best(before).plan.end_us < least_us * PARAMS.turned_factor:
             return []
         rests = self._gathers(base, self.work.left(1.0 if backward.is_alike else 0.5))
@@ -306,25 +310,25 @@ class _TreesRun:
         """Tapering plans on trees from one root each."""
         counts = usable_counts(self.demand)
         with self.work.stage("packing"):
-            piece_mb = self._share_mb / PARAMS.usual_shard_pieces
-            grounds = shallow_grounds(base.network, base.packing, piece_mb, self.work.over)
-        found = self._on_rails(base.network) if grounds[0].straight else []
+            piece_mb = self._shard_mb / PARAMS.usual_shard_pieces
+            machines = shallow_machines(base.network, base.packing, piece_mb, self.work.over)
+        found = self._on_rails(base.network) if machines[0].straight else []
         if found and not _is_small(base.network):
             # Trees of the whole machine have not been better where they are many, and take long.
-            grounds = []
+            machines = []
         with self.work.stage("packing"):
-            stands: list[TaperedTreeSet] = []
-            if grounds and not grounds[0].straight:
+            candidates: list[TaperedTreeSet] = []
+            if machines and not machines[0].straight:
                 # Where links between nodes decide, whole trees are even enough.
                 known = (*base.packing.known, *varied_trees(base.network, piece_mb, self.work.over))
                 finder = SharedTreeSetFinder(base.network, base.packing, known, self.work.left())
-                stands = [uneven_stand(grove) for grove in groves(finder.find)]
+                candidates = [uneven_tree_set(shared) for shared in shared_tree_sets(finder.find)]
         with self.work.stage("rounding"):
-            for ground in grounds:
-                stands += even_stands(ground, self.work.over)
+            for machine in machines:
+                candidates += even_tree_sets(machine, self.work.over)
         with self.work.stage("order"):
-            for stand in stands:
-                best = TaperSearch(base.network, stand, self._piece_bytes, counts, self.work.over).best()
+            for candidate in candidates:
+                best = TaperSearch(base.network, candidate, self._piece_bytes, counts, self.work.over).best()
                 found += [] if best is None else [best]
         return found
 
@@ -346,7 +350,7 @@ class _TreesRun:
         for choice in sorted(before, key=lambda c: c.plan.end_us)[: PARAMS.most_resized]:
             if self._is_enough([*before, *found]):
                 break
-            if len(choice.jobs) > PARAMS.most_sized_messages:
+            if len(choice.transfers) > PARAMS.most_sized_messages:
                 continue
             better = resized(choice, self._piece_bytes, counts, self.work.left())
             found += [] if better is None else [better]
@@ -355,11 +359,11 @@ class _TreesRun:
     def _shaken(self, choice: OrderChoice, before: list[OrderChoice]) -> list[OrderChoice]:
         """The same in a slightly different order, a number of times."""
         found: list[OrderChoice] = []
-        for seed in range(1, min(PARAMS.most_restarts, PARAMS.restart_messages // len(choice.jobs)) + 1):
+        for seed in range(1, min(PARAMS.most_restarts, PARAMS.restart_messages // len(choice.transfers)) + 1):
             if self._is_enough([*before, *found]):
                 break
             rule = replace(choice.rule, seed=self.work.limits.seed + seed)
-            found.append(replace(choice, rule=rule, plan=list_schedule(choice.jobs, choice.costs, rule)))
+            found.append(replace(choice, rule=rule, plan=list_schedule(choice.transfers, choice.costs, rule)))
         return found
 
     @property
@@ -381,7 +385,7 @@ class _TreesRun:
         return self.demand.chunk_bytes(self.demand.collective(pieces))
 
     @property
-    def _share_mb(self) -> float:
+    def _shard_mb(self) -> float:
         """Size of what every root has."""
         return self._piece_bytes(1) / BYTES_PER_MB
 
@@ -390,7 +394,7 @@ class _TreesRun:
         numbers = self._numbers_of_parts(base.network)
         numbers.sort(key=lambda parts: (round(base.least_load_us(parts), DIGITS), parts))
         if _is_small(base.network):
-            numbers.sort(key=lambda parts: (round(base.forest(parts).load_us, DIGITS), parts))
+            numbers.sort(key=lambda parts: (round(base.tree_set(parts).load_us, DIGITS), parts))
         return list(dict.fromkeys([*numbers[: PARAMS.most_tree_counts], *sorted(numbers)[: PARAMS.small_tree_counts]]))
 
     def _light(self, base: TreePacking) -> list[int]:
@@ -414,30 +418,30 @@ class _TreesRun:
         most = min(_most_pieces(network), max(1, PARAMS.most_messages // _places(network)))
         return [parts for parts in PARAMS.tree_counts if parts <= most and (wanted is None or wanted % parts == 0)]
 
-    def _numbers_of_cuts(self, base: TreePacking, forests: Sequence[TreeSet]) -> list[int]:
+    def _numbers_of_cuts(self, base: TreePacking, tree_sets: Sequence[TreeSet]) -> list[int]:
         """Numbers of pieces of each tree's data to try: where it is known about how many are best, coarser ones only to choose rules."""
-        possible = self._possible_cuts(base.network, forests)
+        possible = self._possible_cuts(base.network, tree_sets)
         if not (base.is_direct and _is_single(base.network)) or len(possible) == 1:
             return possible
-        best = self._promise(base.network, forests).pieces / forests[0].parts
+        best = self._promise(base.network, tree_sets).pieces / tree_sets[0].parts
         coarse, fine = (
             sorted(set(possible) & set(some))
             for some in (PARAMS.coarse_piece_counts, [c for c in possible if c >= best * PARAMS.least_promised_part])
         )
         return [cuts for cuts in coarse if cuts < fine[0]] + fine if fine else possible
 
-    def _possible_cuts(self, network: CapacityNetwork, forests: Sequence[TreeSet]) -> list[int]:
-        """Numbers of pieces of each tree's data, which goes one way or two."""
-        wanted, parts = self.demand.chunks_per_rank, forests[0].parts
+    def _possible_cuts(self, network: CapacityNetwork, tree_sets: Sequence[TreeSet]) -> list[int]:
+        """Numbers of pieces of each tree's data, which goes in one direction or two."""
+        wanted, parts = self.demand.chunks_per_rank, tree_sets[0].parts
         if wanted is not None:
             return [wanted // parts]
-        num_jobs = len(forests) * len(network.roots) * (network.num_ranks - 1) * parts
+        num_transfers = len(tree_sets) * len(network.roots) * (network.num_ranks - 1) * parts
         most_loaded = (MAX_XML_NODES - network.num_ranks) * PARAMS.step_part
         most = min(
             _most_pieces(network) // parts,
-            PARAMS.most_tree_messages // num_jobs,
-            PARAMS.most_messages // (num_jobs * len(network.images)),
-            int(most_loaded / _busiest(network, forests)),
+            PARAMS.most_tree_messages // num_transfers,
+            PARAMS.most_messages // (num_transfers * len(network.images)),
+            int(most_loaded / _busiest(network, tree_sets)),
         )
         return [cuts for cuts in PARAMS.piece_counts if cuts <= max(1, most)]
 
@@ -449,7 +453,7 @@ class _TreesRun:
         if base.is_direct and self.demand.sketch is None:
             # There the worst cut says as much.
             return bound
-        packed_us = base.packing.bound_us * self._share_mb
+        packed_us = base.packing.bound_us * self._shard_mb
         packed = Bound(packed_us, "bandwidth: the best fractional packing of spanning trees")
         return max(bound, packed, key=lambda found: found.time_us)
 
@@ -469,16 +473,16 @@ def _with_prospects(ranked: Sequence[DispatchRule]) -> tuple[DispatchRule, ...]:
     return (*ranked[:most], *(rule for rule in ranked[most:] if rule.paced))
 
 
-def _busiest(network: CapacityNetwork, forests: Sequence[TreeSet]) -> int:
+def _busiest(network: CapacityNetwork, tree_sets: Sequence[TreeSet]) -> int:
     """Messages that a rank sends and receives, at most, if every tree's data is one piece."""
-    links = np.concatenate([tree.used() for forest in forests for tree in forest.trees])
+    links = np.concatenate([tree.used() for tree_set in tree_sets for tree in tree_set.trees])
     of_trees = np.bincount(np.concatenate([network.src[links], network.dst[links]]), minlength=network.num_ranks)
     return int(sum(of_trees[image] for image in network.images).max())
 
 
 def _grown(bases: Sequence[TreePacking], parts: int, seed: int) -> list[TreeSet]:
     """Direct trees, and backwards; nothing if there are none, or no time."""
-    found = [forest for one in bases if (forest := one.grown(parts, seed)) is not None]
+    found = [tree_set for one in bases if (tree_set := one.grown(parts, seed)) is not None]
     return found if len(found) == len(bases) else []
 
 
@@ -520,4 +524,8 @@ def _coarser(found: list[OrderChoice]) -> list[OrderChoice]:
     for choice in sorted(found, key=lambda c: c.plan.end_us):
         if choice.num_chunks < best.num_chunks and choice.plan.end_us <= limit_us:
             fastest.setdefault(choice.num_chunks, choice)
-    return list(fastest.values())[: COMMON.most_runners_up] if len(best.jobs) <= PARAMS.most_runner_up_messages else []
+    return (
+        list(fastest.values())[: COMMON.most_runners_up]
+        if len(best.transfers) <= PARAMS.most_runner_up_messages
+        else []
+    )

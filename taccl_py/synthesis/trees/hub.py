@@ -1,7 +1,7 @@
 """AllReduce through a hub: everything is summed at one rank and sent out from there, along trees that both share.
 
 Nobody owns a part of a sum, so its root may be anywhere, and it is only the links of its tree that count, each of which carries sums
-one way and results the other. On a machine that costs the same in both directions no other sums and results load links and ports less:
+in one direction and results in the other. On a machine that costs the same in both directions no other sums and results load links and ports less:
 turned around, and mixed half and half with themselves, they become such trees. Where ranks differ (the corners of a mesh), that is
 less than a ReduceScatter and an AllGather, in which all ranks must get and give the same.
 """
@@ -27,7 +27,7 @@ def hub_of(network: CapacityNetwork) -> int:
     return network.roots[int(np.argmin(farthest))]
 
 
-def both_ways(network: CapacityNetwork) -> CapacityNetwork:
+def both_directions(network: CapacityNetwork) -> CapacityNetwork:
     """The network in which a link occupies what the link back does, too.
 
     Every link must have one back; see `taccl_py.synthesis.trees.turnaround.is_own_reverse`.
@@ -57,5 +57,5 @@ def shared_out(demand: Demand, choice: OrderChoice) -> OrderChoice | None:
     count = min([*exact[:1], *enough[:1]])
     chunks = tuple(apportion([float(size) for size in sizes], ranks * count))
     costs = replace(choice.costs.scaled(whole / (ranks * count)), chunks=(chunks,))
-    plan = left_shifted(choice.jobs, costs, choice.plan.batches)
+    plan = left_shifted(choice.transfers, costs, choice.plan.messages)
     return replace(choice, costs=costs, num_chunks=count, plan=plan, sized=True)

@@ -14,7 +14,7 @@ from taccl_py.synthesis.trees.order import OrderChoice
 
 
 def lifted(network: CapacityNetwork, choice: OrderChoice, collective: Collective, chunk_bytes: float) -> Schedule:
-    """Every batch with its images, in messages that steps can carry.
+    """Every message with its images, in messages that steps can carry.
 
     Parameters
     ----------
@@ -30,17 +30,17 @@ def lifted(network: CapacityNetwork, choice: OrderChoice, collective: Collective
     begins = [list(accumulate(sizes, initial=0)) for sizes in choice.costs.chunks]
     # One root may have all of the data.
     is_all = sum(choice.costs.chunks[0]) == collective.num_chunks
-    drafts = []
-    for batch in choice.plan.batches:
-        jobs = [choice.jobs[index] for index in batch.jobs]
-        first, begin = jobs[0], begins[jobs[0].root]
-        own = [chunk for job in jobs for chunk in range(begin[job.piece], begin[job.end])]
+    untimed = []
+    for message in choice.plan.messages:
+        transfers = [choice.transfers[index] for index in message.transfers]
+        first, begin = transfers[0], begins[transfers[0].root]
+        own = [chunk for transfer in transfers for chunk in range(begin[transfer.piece], begin[transfer.end])]
         parts = [own[at : at + MAX_COUNT] for at in range(0, len(own), MAX_COUNT)]
         for image, link_image in zip(images, links, strict=True):
             offset = 0 if is_all else image[network.roots[first.root]] * choice.num_chunks
             for part in parts:
                 chunks = tuple(offset + chunk for chunk in part)
-                drafts.append(
-                    UntimedMessage(link_image[first.link], chunks, batch.start_us, batch.end_us, first.reduce)
+                untimed.append(
+                    UntimedMessage(link_image[first.link], chunks, message.start_us, message.end_us, first.reduce)
                 )
-    return build_schedule(network.problem.topology, collective, chunk_bytes, drafts)
+    return build_schedule(network.problem.topology, collective, chunk_bytes, untimed)

@@ -1,4 +1,4 @@
-"""List schedules of jobs: which goes first, and which neighbours share a message."""
+"""List schedules of transfers: which goes first, and which neighbours share a message."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import TypeVar
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.params import COMMON
-from taccl_py.synthesis.trees.jobs import PieceMessage, followers
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.params import PARAMS
+from taccl_py.synthesis.trees.transfers import PieceTransfer, followers
 from taccl_py.tolerances import RELATIVE
 from taccl_py.units import BYTES_PER_MB
 from taccl_py.work import count_work
@@ -70,12 +70,12 @@ class PieceCosts:
         """Costs for chunks so many times as large."""
         return replace(self, chunk_us=tuple(tuple(factor * time_us for time_us in row) for row in self.chunk_us))
 
-    def size(self, jobs: Iterable[PieceMessage]) -> int:
-        """Chunks of some jobs."""
+    def size(self, transfers: Iterable[PieceTransfer]) -> int:
+        """Chunks of some transfers."""
         total = 0
-        for job in jobs:
-            sizes = self.chunks[job.root]
-            total += sizes[job.piece] if job.span == 1 else sum(sizes[job.piece : job.end])
+        for transfer in transfers:
+            sizes = self.chunks[transfer.root]
+            total += sizes[transfer.piece] if transfer.span == 1 else sum(sizes[transfer.piece : transfer.end])
         return total
 
     @cached_property
@@ -95,26 +95,26 @@ class PieceCosts:
 
 @dataclass(frozen=True, slots=True)
 class TreeMessage:
-    """Jobs of neighbouring pieces that go over one link together, in order of piece."""
+    """Transfers of neighbouring pieces that go over one link together, in order of piece."""
 
-    jobs: tuple[int, ...]
+    transfers: tuple[int, ...]
     start_us: float
     end_us: float
 
 
 @dataclass(frozen=True)
 class TreePlan:
-    """Batches with their times.
+    """Messages with their times.
 
     Attributes
     ----------
-    batches
+    messages
         In the order in which they were planned.
     end_us
         When the last one has arrived.
     """
 
-    batches: tuple[TreeMessage, ...]
+    messages: tuple[TreeMessage, ...]
     end_us: float
 
 
@@ -122,7 +122,7 @@ class TreePlan:
 class OrderChoice:
     """A plan, what it is a plan of, how many chunks a rank has in it, how it was found, and whether sizes were chosen for it."""
 
-    jobs: tuple[PieceMessage, ...]
+    transfers: tuple[PieceTransfer, ...]
     costs: PieceCosts
     num_chunks: int
     rule: DispatchRule
@@ -167,13 +167,13 @@ def climb(
     return best
 
 
-def _work(jobs: Sequence[PieceMessage], costs: PieceCosts) -> list[float]:
+def _work(transfers: Sequence[PieceTransfer], costs: PieceCosts) -> list[float]:
     """Work of every resource, without alpha."""
-    count = 1 + max((resource for job in jobs for resource in costs.resources[job.link]), default=-1)
+    count = 1 + max((resource for transfer in transfers for resource in costs.resources[transfer.link]), default=-1)
     work = [0.0] * count
-    for job in jobs:
-        size = costs.size((job,))
-        for resource, time_us in zip(costs.resources[job.link], costs.chunk_us[job.link], strict=True):
+    for transfer in transfers:
+        size = costs.size((transfer,))
+        for resource, time_us in zip(costs.resources[transfer.link], costs.chunk_us[transfer.link], strict=True):
             work[resource] += size * time_us
     return work
 
@@ -185,7 +185,7 @@ class DispatchRule:
     Attributes
     ----------
     patience
-        Neighbours that are ready together share a message while the way of all of them takes at most this part of the work
+        Neighbours that are ready together share a message while the path of all of them takes at most this part of the work
         that is left; where nobody waits for them, they share it in any case.
     least
         They also share it while it takes at most so many times its alpha.
@@ -217,120 +217,131 @@ class DispatchRule:
     paced: bool = False
 
 
-def list_schedule(jobs: Sequence[PieceMessage], costs: PieceCosts, rule: DispatchRule) -> TreePlan:
+def list_schedule(transfers: Sequence[PieceTransfer], costs: PieceCosts, rule: DispatchRule) -> TreePlan:
     """Plan in which whatever has the longest path still to go starts as soon as its link and ports are free."""
     if rule.in_turn:
-        return _in_turn(jobs, costs, rule)
-    follows = followers(jobs)
-    leads = [list(job.after) for job in jobs]
+        return _in_turn(transfers, costs, rule)
+    follows = followers(transfers)
+    leads = [list(transfer.after) for transfer in transfers]
     if not rule.backwards:
-        return left_shifted(jobs, costs, _ListScheduling(jobs, costs, leads, follows, rule).batches())
-    turned = _ListScheduling(jobs, costs, follows, leads, rule).batches()
-    return left_shifted(jobs, costs, mirrored(turned))
+        return left_shifted(transfers, costs, _ListScheduling(transfers, costs, leads, follows, rule).messages())
+    turned = _ListScheduling(transfers, costs, follows, leads, rule).messages()
+    return left_shifted(transfers, costs, mirrored(turned))
 
 
-def _in_turn(jobs: Sequence[PieceMessage], costs: PieceCosts, rule: DispatchRule) -> TreePlan:
-    """Sums as if they were sent the other way, then the rest; whatever can start sooner does."""
-    sums = [job for job in jobs if job.reduce]
+def _in_turn(transfers: Sequence[PieceTransfer], costs: PieceCosts, rule: DispatchRule) -> TreePlan:
+    """Sums as if they were sent in the other direction, then the rest; whatever can start sooner does."""
+    sums = [transfer for transfer in transfers if transfer.reduce]
     first = len(sums)
-    rest = [replace(job, after=tuple(i - first for i in job.after if i >= first)) for job in jobs[first:]]
+    rest = [
+        replace(transfer, after=tuple(i - first for i in transfer.after if i >= first))
+        for transfer in transfers[first:]
+    ]
     one = list_schedule(sums, costs, replace(rule, in_turn=False, backwards=not rule.backwards))
     two = list_schedule(rest, costs, replace(rule, in_turn=False))
-    return left_shifted(jobs, costs, followed(one.batches, one.end_us, two.batches, first))
+    return left_shifted(transfers, costs, followed(one.messages, one.end_us, two.messages, first))
 
 
-def mirrored(batches: Sequence[TreeMessage]) -> list[TreeMessage]:
-    """Batches backwards, before time 0."""
-    return [TreeMessage(batch.jobs, -batch.end_us, -batch.start_us) for batch in batches]
+def mirrored(messages: Sequence[TreeMessage]) -> list[TreeMessage]:
+    """Messages backwards, before time 0."""
+    return [TreeMessage(message.transfers, -message.end_us, -message.start_us) for message in messages]
 
 
 def followed(first: Sequence[TreeMessage], end_us: float, second: Sequence[TreeMessage], by: int) -> list[TreeMessage]:
-    """Batches, and behind their end others, whose jobs have numbers that are so many larger."""
+    """Messages, and after their end others, whose transfers have numbers that are so many larger."""
     later = [
-        TreeMessage(tuple(by + index for index in batch.jobs), end_us + batch.start_us, end_us + batch.end_us)
-        for batch in second
+        TreeMessage(
+            tuple(by + index for index in message.transfers), end_us + message.start_us, end_us + message.end_us
+        )
+        for message in second
     ]
     return [*first, *later]
 
 
-def left_shifted(jobs: Sequence[PieceMessage], costs: PieceCosts, batches: Sequence[TreeMessage]) -> TreePlan:
+def left_shifted(transfers: Sequence[PieceTransfer], costs: PieceCosts, messages: Sequence[TreeMessage]) -> TreePlan:
     """Earliest starts that keep the order on every resource."""
-    arrival = [0.0] * len(jobs)
+    arrival = [0.0] * len(transfers)
     free: dict[int, float] = {}
     result = []
-    for batch in sorted(batches, key=lambda b: (b.start_us, b.jobs)):
-        link, size = jobs[batch.jobs[0]].link, costs.size(jobs[index] for index in batch.jobs)
-        start = max((arrival[j] for index in batch.jobs for j in jobs[index].after), default=0.0)
+    for message in sorted(messages, key=lambda b: (b.start_us, b.transfers)):
+        link, size = transfers[message.transfers[0]].link, costs.size(transfers[index] for index in message.transfers)
+        start = max((arrival[j] for index in message.transfers for j in transfers[index].after), default=0.0)
         start = max(start, *(free.get(resource, 0.0) for resource in costs.resources[link]))
         cost = costs.of_message(link, size)
         for resource, time_us in cost.occupied:
             free[resource] = start + time_us
         end = start + cost.time_us
-        for index in batch.jobs:
+        for index in message.transfers:
             arrival[index] = end
-        result.append(TreeMessage(batch.jobs, start, end))
+        result.append(TreeMessage(message.transfers, start, end))
     return TreePlan(tuple(result), max(arrival, default=0.0))
 
 
-# What goes first: jobs of early turns, then those with the longest path to go from when they should; piece and number of the job break ties.
+# What goes first: transfers of early turns, then those with the longest path to go from when they should; piece and number of the transfer break ties.
 _Rank = tuple[int, float, int, int]
 
 
 class _ListScheduling:
-    """Event-driven list scheduling. A job that cannot start waits at one of the resources that hold it up."""
+    """Event-driven list scheduling. A transfer that cannot start waits at one of the resources that hold it up."""
 
     def __init__(
         self,
-        jobs: Sequence[PieceMessage],
+        transfers: Sequence[PieceTransfer],
         costs: PieceCosts,
         leads: Sequence[Sequence[int]],
         follows: Sequence[Sequence[int]],
         rule: DispatchRule,
     ) -> None:
-        count_work("placed", len(jobs))
-        self._jobs, self._costs, self._follows = jobs, costs, follows
+        count_work("placed", len(transfers))
+        self._transfers, self._costs, self._follows = transfers, costs, follows
         self._rule = rule
-        self._way = _ways(jobs, costs, follows)
+        self._path_us = _longest_paths_us(transfers, costs, follows)
         self._missing = [len(lead) for lead in leads]
         rng = random.Random(rule.seed)
-        change = [1 + COMMON.jitter * rng.random() if rule.seed else 1.0 for _ in jobs]
-        work = _work(jobs, costs)
+        change = [1 + COMMON.jitter * rng.random() if rule.seed else 1.0 for _ in transfers]
+        work = _work(transfers, costs)
         self._left = max(work, default=0.0)
         self._fullest = work.index(self._left) if work else 0
         self._full = {resource for resource, time_us in enumerate(work) if time_us >= PARAMS.dispatch_full * self._left}
         turn = self._turns() if rule.stay else {}
         pace_us = self._left * rule.paced * (-1 if rule.backwards else 1)
-        urgency = [way * change[i] * (1 + turn.get((jobs[i].root, jobs[i].link), 0)) for i, way in enumerate(self._way)]
-        self._rank = [(job.turn, job.ahead * pace_us - urgency[i], job.piece, i) for i, job in enumerate(jobs)]
+        urgency = [
+            path_us * change[i] * (1 + turn.get((transfers[i].root, transfers[i].link), 0))
+            for i, path_us in enumerate(self._path_us)
+        ]
+        self._rank = [
+            (transfer.turn, transfer.ahead * pace_us - urgency[i], transfer.piece, i)
+            for i, transfer in enumerate(transfers)
+        ]
         usual = max((sum(chunks) / len(chunks) for chunks in costs.chunks), default=0.0)
         self._longest = PARAMS.stretch * max(
-            (costs.of_message(link, usual).time_us for link in {job.link for job in jobs}), default=0.0
+            (costs.of_message(link, usual).time_us for link in {transfer.link for transfer in transfers}), default=0.0
         )
         self._free = [0.0] * len(work)
         self._waiting: list[list[_Rank]] = [[] for _ in work]
-        # Jobs that can start, by the first of their pieces and by the one that follows.
+        # Transfers that can start, by the first of their pieces and by the one that follows.
         self._ready: dict[tuple[int, int, bool, int], int] = {}
         self._ready_to: dict[tuple[int, int, bool, int], int] = {}
-        self._begun = [False] * len(jobs)
-        self._batches: list[TreeMessage] = []
-        # (time, resource that becomes free or -1, jobs that arrive)
+        self._begun = [False] * len(transfers)
+        self._messages: list[TreeMessage] = []
+        # (time, resource that becomes free or -1, transfers that arrive)
         self._events: list[tuple[float, int, tuple[int, ...]]] = []
 
     def _turns(self) -> dict[tuple[int, int], int]:
         """Number of links that a root uses later, for each of its links at a full port, by root and link."""
         links: dict[tuple[int, int], dict[int, None]] = {}
-        for job in self._jobs:
+        for transfer in self._transfers:
             # The first resource is the link itself.
-            for port in self._costs.resources[job.link][1:] if not job.after else ():
+            for port in self._costs.resources[transfer.link][1:] if not transfer.after else ():
                 if port in self._full:
-                    links.setdefault((job.root, port), {})[job.link] = None
+                    links.setdefault((transfer.root, port), {})[transfer.link] = None
         turns: dict[tuple[int, int], int] = {}
         for (root, _), found in links.items():
             for place, link in enumerate(sorted(found, reverse=True)):
                 turns[root, link] = max(turns.get((root, link), 0), place)
         return turns
 
-    def batches(self) -> list[TreeMessage]:
+    def messages(self) -> list[TreeMessage]:
         """Run to the end."""
         self._serve([self._enter(i) for i, missing in enumerate(self._missing) if not missing], 0.0)
         while self._events:
@@ -338,22 +349,22 @@ class _ListScheduling:
             candidates = []
             while self._events and self._events[0][0] <= now * (1 + RELATIVE):
                 _, resource, arrived = heapq.heappop(self._events)
-                for job in arrived:
-                    candidates += self._released(job)
+                for transfer in arrived:
+                    candidates += self._released(transfer)
                 if resource >= 0 and self._waiting[resource]:
                     candidates.append((heapq.heappop(self._waiting[resource]), resource))
             self._serve(candidates, now)
-        return self._batches
+        return self._messages
 
     def _enter(self, index: int) -> tuple[_Rank, int]:
-        job = self._jobs[index]
-        self._ready[job.root, job.link, job.reduce, job.piece] = index
-        self._ready_to[job.root, job.link, job.reduce, job.end] = index
+        transfer = self._transfers[index]
+        self._ready[transfer.root, transfer.link, transfer.reduce, transfer.piece] = index
+        self._ready_to[transfer.root, transfer.link, transfer.reduce, transfer.end] = index
         return self._rank[index], -1
 
-    def _released(self, job: int) -> list[tuple[_Rank, int]]:
+    def _released(self, transfer: int) -> list[tuple[_Rank, int]]:
         released = []
-        for follower in self._follows[job]:
+        for follower in self._follows[transfer]:
             self._missing[follower] -= 1
             if not self._missing[follower]:
                 released.append(self._enter(follower))
@@ -367,7 +378,7 @@ class _ListScheduling:
             rank, origin = heapq.heappop(candidates)
             index = rank[-1]
             if not self._begun[index]:
-                for resource in self._costs.resources[self._jobs[index].link]:
+                for resource in self._costs.resources[self._transfers[index].link]:
                     if self._free[resource] > soon:
                         heapq.heappush(self._waiting[resource], rank)
                         break
@@ -377,64 +388,66 @@ class _ListScheduling:
                 heapq.heappush(candidates, (heapq.heappop(self._waiting[origin]), origin))
 
     def _company(self, index: int) -> tuple[int, ...]:
-        """A job and the neighbours that share its message."""
-        job = self._jobs[index]
-        batch = [index]
-        for ready, first in ((self._ready, job.end), (self._ready_to, job.piece)):
+        """A transfer and the neighbours that share its message."""
+        transfer = self._transfers[index]
+        message = [index]
+        for ready, first in ((self._ready, transfer.end), (self._ready_to, transfer.piece)):
             piece = first
-            while (other := ready.get((job.root, job.link, job.reduce, piece))) is not None:
-                if self._jobs[other].turn != job.turn or not self._may_join(other, batch):
+            while (other := ready.get((transfer.root, transfer.link, transfer.reduce, piece))) is not None:
+                if self._transfers[other].turn != transfer.turn or not self._may_join(other, message):
                     break
-                batch.append(other)
-                piece = self._jobs[other].end if ready is self._ready else self._jobs[other].piece
-        return tuple(sorted(batch, key=lambda i: self._jobs[i].piece))
+                message.append(other)
+                piece = self._transfers[other].end if ready is self._ready else self._transfers[other].piece
+        return tuple(sorted(message, key=lambda i: self._transfers[i].piece))
 
-    def _may_join(self, index: int, batch: Sequence[int]) -> bool:
-        """True if a job may share the message of others."""
-        rule, costs, link = self._rule, self._costs, self._jobs[index].link
-        message_us = costs.of_message(link, costs.size(self._jobs[i] for i in (*batch, index))).time_us
+    def _may_join(self, index: int, message: Sequence[int]) -> bool:
+        """True if a transfer may share the message of others."""
+        rule, costs, link = self._rule, self._costs, self._transfers[index].link
+        message_us = costs.of_message(link, costs.size(self._transfers[i] for i in (*message, index))).time_us
         if not self._follows[index] and message_us <= self._longest:
             return True
         if rule.taper:
             return not self._full.isdisjoint(costs.resources[link]) and message_us <= rule.taper * self._left
         if message_us <= rule.least * max(costs.alpha_us[link]):
             return True
-        return (len(batch) + 1) * self._way[index] <= rule.patience * self._left
+        return (len(message) + 1) * self._path_us[index] <= rule.patience * self._left
 
-    def _begin(self, batch: tuple[int, ...], now: float) -> None:
-        link, size = self._jobs[batch[0]].link, self._costs.size(self._jobs[index] for index in batch)
-        for index in batch:
-            job = self._jobs[index]
-            del self._ready[job.root, job.link, job.reduce, job.piece]
-            del self._ready_to[job.root, job.link, job.reduce, job.end]
+    def _begin(self, message: tuple[int, ...], now: float) -> None:
+        link, size = self._transfers[message[0]].link, self._costs.size(self._transfers[index] for index in message)
+        for index in message:
+            transfer = self._transfers[index]
+            del self._ready[transfer.root, transfer.link, transfer.reduce, transfer.piece]
+            del self._ready_to[transfer.root, transfer.link, transfer.reduce, transfer.end]
             self._begun[index] = True
         cost = self._costs.of_message(link, size)
         end = now + cost.time_us
-        self._batches.append(TreeMessage(batch, now, end))
+        self._messages.append(TreeMessage(message, now, end))
         for position, (resource, time_us) in enumerate(cost.occupied):
             self._free[resource] = now + time_us
             if time_us > 0:
                 heapq.heappush(self._events, (now + time_us, resource, ()))
             if resource == self._fullest:
                 self._left -= size * self._costs.chunk_us[link][position]
-        heapq.heappush(self._events, (end, -1, batch))
+        heapq.heappush(self._events, (end, -1, message))
 
 
-def _ways(jobs: Sequence[PieceMessage], costs: PieceCosts, follows: Sequence[Sequence[int]]) -> list[float]:
-    """Longest time from the start of a job to the end of what follows, when nothing is in the way."""
-    way = [costs.of_message(job.link, costs.size((job,))).time_us for job in jobs]
+def _longest_paths_us(
+    transfers: Sequence[PieceTransfer], costs: PieceCosts, follows: Sequence[Sequence[int]]
+) -> list[float]:
+    """Longest time from the start of a transfer to the end of what follows, when nothing is in the way."""
+    path_us = [costs.of_message(transfer.link, costs.size((transfer,))).time_us for transfer in transfers]
     missing = [len(following) for following in follows]
-    lead_of: list[list[int]] = [[] for _ in jobs]
+    lead_of: list[list[int]] = [[] for _ in transfers]
     for index, following in enumerate(follows):
         for later in following:
             lead_of[later].append(index)
-    longest = [0.0] * len(jobs)
+    longest = [0.0] * len(transfers)
     queue = [index for index, count in enumerate(missing) if not count]
     for index in queue:
-        way[index] += longest[index]
+        path_us[index] += longest[index]
         for lead in lead_of[index]:
-            longest[lead] = max(longest[lead], way[index])
+            longest[lead] = max(longest[lead], path_us[index])
             missing[lead] -= 1
             if not missing[lead]:
                 queue.append(lead)
-    return way
+    return path_us

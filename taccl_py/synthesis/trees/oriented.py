@@ -96,7 +96,7 @@ class HubTrees:
         links, pairs = len(self._network.src), len(self._pairs)
         cost = np.zeros(links + 1)
         cost[links] = 1.0
-        # The last column is the load: what goes either way is at most what is carried in that time.
+        # The last column is the load: what goes in either direction is at most what is carried in that time.
         per_us = np.divide(1.0, self._beta, out=np.zeros(pairs), where=self._beta > 0)
         most = np.where(self._beta > 0, 0.0, 2.0)
         rows = np.arange(pairs)
@@ -108,7 +108,7 @@ class HubTrees:
         """Numbers of trees that can take each link so that all can be completed, [link]; None if no division over directions is enough."""
         network = self._network
         hops = hops_from(network, 0)
-        # How much longer a way is for taking this link, in hops.
+        # How much longer a path is for taking this link, in hops.
         detour = np.maximum(0.0, hops[network.src] + 1 - hops[network.dst])
         cost = detour + PARAMS.path_noise * np.random.default_rng(seed).random(len(detour))
         amounts = self._solved(self._program(cost, capacities, capacities), parts)
@@ -120,7 +120,7 @@ class HubTrees:
     def _program(
         self, cost: FloatArray, low: FloatArray, high: FloatArray, more: Coefficients | None = None
     ) -> SparseProgram:
-        """Program for amounts on links that are so much, both ways together."""
+        """Program for amounts on links that are so much, both directions together."""
         rows = np.repeat(np.arange(len(self._pairs)), 2)
         both = Coefficients(rows, self._pairs.reshape(-1), np.ones(len(rows)))
         parts = [both] if more is None else [both, more]

@@ -62,7 +62,7 @@ class Packing:
     bound_us
         No packing, and no schedule, has less.
     known
-        All trees that were found on the way to it.
+        All trees that were found while it was computed.
     """
 
     trees: tuple[SpanningTree, ...]
@@ -232,7 +232,7 @@ class TreeFinder:
         return [self._offer(root, lengths, hop_share) for root in roots]
 
     def cheapest_of(self, root: int, lengths: FloatArray, hop_share: float) -> SpanningTree:
-        """The one for a root, where links have lengths; `hop_share` is what the way to the farthest rank costs in average ones."""
+        """The one for a root, where links have lengths; `hop_share` is what the path to the farthest rank costs in average ones."""
         return self._offer(root, lengths, hop_share).tree
 
     def _offer(self, root: int, lengths: FloatArray, hop_share: float) -> _TreeOffer:

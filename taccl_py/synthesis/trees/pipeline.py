@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from taccl_py.synthesis.trees.jobs import downwards
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.rounding import TreeSet
+from taccl_py.synthesis.trees.transfers import downwards
 
 
 @dataclass(frozen=True)
@@ -29,38 +29,38 @@ class Promise:
 
 
 def promise_of(
-    network: CapacityNetwork, forest: TreeSet, share_mb: float, most_pieces: float, *, both_ways: bool
+    network: CapacityNetwork, tree_set: TreeSet, shard_mb: float, most_pieces: float, *, both_directions: bool
 ) -> Promise:
     """Look at the fullest link and the farthest rank.
 
     Parameters
     ----------
-    network, forest
+    network, tree_set
         The machine, and trees that meet in links only.
-    share_mb
+    shard_mb
         What every root has.
     most_pieces
         There can be no more.
-    both_ways
+    both_directions
         Whether sums go up the trees before results come down, over links that have to carry both.
     """
     uses = np.zeros(len(network.src))
     hop_us, hop_us_per_mb = network.least_message_us, network.beta.max(axis=1)
-    way_us = way_us_per_mb = 0.0
-    for tree in forest.trees:
+    path_us = path_us_per_mb = 0.0
+    for tree in tree_set.trees:
         uses[tree.used()] += 1
         reached = {network.roots[tree.root]: (0.0, 0.0)}
         for link in downwards(network, tree.links.tolist(), network.roots[tree.root]):
             fixed_us, us_per_mb = reached[int(network.src[link])]
             reached[int(network.dst[link])] = (fixed_us + float(hop_us[link]), us_per_mb + float(hop_us_per_mb[link]))
-        way_us = max(way_us, *(fixed_us for fixed_us, _ in reached.values()))
-        way_us_per_mb = max(way_us_per_mb, *(us_per_mb for _, us_per_mb in reached.values()))
-    if both_ways:
+        path_us = max(path_us, *(fixed_us for fixed_us, _ in reached.values()))
+        path_us_per_mb = max(path_us_per_mb, *(us_per_mb for _, us_per_mb in reached.values()))
+    if both_directions:
         uses += uses[np.array(network.problem.topology.reversed_link())]
-        way_us, way_us_per_mb = 2 * way_us, 2 * way_us_per_mb
-    # With every piece the fullest link takes longer, and data is under way less long.
-    dearer_us = float((uses * hop_us).max()) / forest.parts
-    best = math.sqrt(way_us_per_mb * share_mb / dearer_us) if dearer_us else math.inf
-    pieces = max(float(forest.parts), min(best, most_pieces))
-    time_us = forest.load_us * share_mb + way_us + way_us_per_mb * share_mb / pieces + dearer_us * pieces
+        path_us, path_us_per_mb = 2 * path_us, 2 * path_us_per_mb
+    # With every piece the fullest link takes longer, and data is on its way for a shorter time.
+    dearer_us = float((uses * hop_us).max()) / tree_set.parts
+    best = math.sqrt(path_us_per_mb * shard_mb / dearer_us) if dearer_us else math.inf
+    pieces = max(float(tree_set.parts), min(best, most_pieces))
+    time_us = tree_set.load_us * shard_mb + path_us + path_us_per_mb * shard_mb / pieces + dearer_us * pieces
     return Promise(time_us, pieces)

@@ -1,7 +1,7 @@
 """Rails: every rank sends its data to its own place in the other nodes, one node after the other, and nodes hand it out.
 
 Where links between nodes decide, they should never wait and carry few messages; nodes have time to spare, but must not be left
-with much to do when the last message arrives. So messages between nodes are large first, whole shares if they may be, and the
+with much to do when the last message arrives. So messages between nodes are large first, whole shards if they may be, and the
 smaller the less is left to be sent. They are cut anew for every receiver: only the last ones need small messages.
 
 What a message brings is handed out in parts, each over a tree of its own: the cheapest one when links inside the node cost the
@@ -22,11 +22,11 @@ from taccl_py.runtimes import MAX_COUNT
 from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.sizes import apportion
-from taccl_py.synthesis.trees.jobs import PieceMessage, downwards
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, climb, list_schedule
 from taccl_py.synthesis.trees.packing import TreeFinder
 from taccl_py.synthesis.trees.params import PARAMS
+from taccl_py.synthesis.trees.transfers import PieceTransfer, downwards
 
 FloatArray = NDArray[np.float64]
 
@@ -127,7 +127,7 @@ def _box(network: CapacityNetwork, ranks: Sequence[int], links: Sequence[int]) -
 
 @dataclass(frozen=True)
 class RailSearch:
-    """Search over ways to cut.
+    """Search over cuts.
 
     Attributes
     ----------
@@ -136,7 +136,7 @@ class RailSearch:
     chunk_bytes
         Size of a chunk, given their number.
     counts
-        Numbers of chunks that a rank's share may have.
+        Numbers of chunks that a shard may have.
     over
         Whether time is up.
     """
@@ -156,7 +156,7 @@ class RailSearch:
         return climb(first, self._planned, _RailSetting.neighbours, self.over, PARAMS.most_rail_settings)
 
     def _planned(self, setting: _RailSetting) -> OrderChoice | None:
-        """The plan of a setting; None if its chunks do not serve the size, or it has too many jobs."""
+        """The plan of a setting; None if its chunks do not serve the size, or it has too many transfers."""
         count = PARAMS.rail_chunks[setting.count]
         if count not in self.counts:
             return None
@@ -169,11 +169,11 @@ class RailSearch:
             PARAMS.rail_caps[setting.cap],
             PARAMS.rail_least_chunks[setting.least],
         )
-        jobs = _Handing(self.rails, costs, setting).jobs(blocks, count)
-        if len(jobs) > PARAMS.most_rail_messages:
+        transfers = _Handing(self.rails, costs, setting).transfers(blocks, count)
+        if len(transfers) > PARAMS.most_rail_messages:
             return None
         rule = DispatchRule(least=PARAMS.joined_alphas)
-        return OrderChoice(tuple(jobs), costs, count, rule, list_schedule(jobs, costs, rule), sized=True)
+        return OrderChoice(tuple(transfers), costs, count, rule, list_schedule(transfers, costs, rule), sized=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ def cut_messages(rounds: int, count: int, taper: float, cap: float, least: int) 
 
 
 class _Handing:
-    """Jobs of some blocks, and trees for them."""
+    """Transfers of some blocks, and trees for them."""
 
     def __init__(self, rails: TreeRails, costs: PieceCosts, setting: _RailSetting) -> None:
         self._rails, self._costs, self._setting = rails, costs, setting
@@ -230,10 +230,10 @@ class _Handing:
             self._chunk_us[index, :width] = costs.chunk_us[link]
         # What resources still have to do; the last one stands where a link has fewer than others.
         self._backlog_us = np.zeros(rails.box.num_resources + 1)
-        self._jobs: list[PieceMessage] = []
+        self._transfers: list[PieceTransfer] = []
 
-    def jobs(self, blocks: Sequence[RailBlock], count: int) -> list[PieceMessage]:
-        """Jobs of every root's blocks, and of its own node, in about the order in which they arrive."""
+    def transfers(self, blocks: Sequence[RailBlock], count: int) -> list[PieceTransfer]:
+        """Transfers of every root's blocks, and of its own node, in about the order in which they arrive."""
         roots = range(len(self._rails.box.roots))
         for root in roots:
             parts = min(2 * PARAMS.rail_parts[self._setting.parts], count)
@@ -246,15 +246,15 @@ class _Handing:
                 1, min(PARAMS.rail_parts[self._setting.parts], block.size // PARAMS.rail_grains[self._setting.grain])
             )
             for root, link in enumerate(links):
-                brought_by = (len(self._jobs),)
-                self._jobs.append(
-                    PieceMessage(root, block.first, link, reduce=False, after=(), span=block.size, turn=turn)
+                brought_by = (len(self._transfers),)
+                self._transfers.append(
+                    PieceTransfer(root, block.first, link, reduce=False, after=(), span=block.size, turn=turn)
                 )
                 self._hand_out(root, block, brought_by, parts)
-        return self._jobs
+        return self._transfers
 
     def _hand_out(self, root: int, block: RailBlock, brought_by: tuple[int, ...], parts: int) -> None:
-        """Jobs that take a block from a root, or its place in another node, to all ranks of the node."""
+        """Transfers that take a block from a root, or its place in another node, to all ranks of the node."""
         rails, box = self._rails, self._rails.box
         inside = rails.inside[block.round + 1]
         crossing_us = float(max(self._costs.chunk_us[rails.straight[root][0]]))
@@ -269,9 +269,9 @@ class _Handing:
             after = {box.roots[root]: brought_by}
             for link in downwards(box, tree.links.tolist(), box.roots[root]):
                 src, dst = int(box.src[link]), int(box.dst[link])
-                after[dst] = (len(self._jobs),)
-                self._jobs.append(
-                    PieceMessage(root, first, inside[link], reduce=False, after=after[src], span=end - first)
+                after[dst] = (len(self._transfers),)
+                self._transfers.append(
+                    PieceTransfer(root, first, inside[link], reduce=False, after=after[src], span=end - first)
                 )
             np.add.at(self._backlog_us, box.resources[tree.used()], occupied_us[tree.used()])
             self._backlog_us[-1] = 0.0

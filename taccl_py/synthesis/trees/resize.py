@@ -28,7 +28,7 @@ def resized(
     chunk_bytes
         Size of a chunk, given their number.
     counts
-        Numbers of chunks that a rank's share may have, ascending.
+        Numbers of chunks that a shard may have, ascending.
     limits
         Time, and the user's interrupt.
 
@@ -39,9 +39,9 @@ def resized(
     """
     costs = choice.costs
     ends = list(accumulate((len(sizes) for sizes in costs.chunks), initial=0))
-    shares = [range(first, end) for first, end in pairwise(ends)]
-    least = PARAMS.resized_piece_chunks * max(map(len, shares))
-    found = best_sizes(_chains(choice, shares), limits)
+    shards = [range(first, end) for first, end in pairwise(ends)]
+    least = PARAMS.resized_piece_chunks * max(map(len, shards))
+    found = best_sizes(_chains(choice, shards), limits)
     if found is None or found.time_us >= choice.plan.end_us * (1 - PARAMS.least_resized_gain):
         return None
     best: OrderChoice | None = None
@@ -50,22 +50,22 @@ def resized(
             least, 0 if best is None else PARAMS.chunk_step * best.num_chunks
         ):
             continue
-        chunks = tuple(tuple(apportion([found.sizes[piece] for piece in share], count)) for share in shares)
+        chunks = tuple(tuple(apportion([found.sizes[piece] for piece in shard], count)) for shard in shards)
         finer = replace(costs.scaled(chunk_bytes(count) / chunk_bytes(choice.num_chunks)), chunks=chunks)
-        plan = left_shifted(choice.jobs, finer, choice.plan.batches)
+        plan = left_shifted(choice.transfers, finer, choice.plan.messages)
         if plan.end_us < (choice if best is None else best).plan.end_us * (1 - PARAMS.least_resized_gain):
             best = replace(choice, costs=finer, num_chunks=count, plan=plan)
     return best
 
 
-def _chains(choice: OrderChoice, shares: Sequence[Sequence[int]]) -> Chains:
-    jobs, costs, batches = choice.jobs, choice.costs, choice.plan.batches
-    batch_of = {index: number for number, batch in enumerate(batches) for index in batch.jobs}
-    # Sizes are 1 on average in every share.
-    usual = [choice.num_chunks / len(share) for share in shares]
+def _chains(choice: OrderChoice, shards: Sequence[Sequence[int]]) -> Chains:
+    transfers, costs, messages = choice.transfers, choice.costs, choice.plan.messages
+    message_of = {index: number for number, message in enumerate(messages) for index in message.transfers}
+    # Sizes are 1 on average in every shard.
+    usual = [choice.num_chunks / len(shard) for shard in shards]
 
-    def lasting(batch: TreeMessage) -> list[MessageTime]:
-        first = jobs[batch.jobs[0]]
+    def lasting(message: TreeMessage) -> list[MessageTime]:
+        first = transfers[message.transfers[0]]
         link = first.link
         latency_us = costs.latency_us[link]
         pairs = zip(costs.alpha_us[link], costs.chunk_us[link], strict=True)
@@ -74,23 +74,30 @@ def _chains(choice: OrderChoice, shares: Sequence[Sequence[int]]) -> Chains:
         )
 
     return Chains(
-        shares,
+        shards,
         [
-            [piece for i in batch.jobs for piece in shares[jobs[i].root][jobs[i].piece : jobs[i].end]]
-            for batch in batches
+            [
+                piece
+                for i in message.transfers
+                for piece in shards[transfers[i].root][transfers[i].piece : transfers[i].end]
+            ]
+            for message in messages
         ],
-        [lasting(batch) for batch in batches],
-        [sorted({batch_of[earlier] for index in batch.jobs for earlier in jobs[index].after}) for batch in batches],
+        [lasting(message) for message in messages],
+        [
+            sorted({message_of[earlier] for index in message.transfers for earlier in transfers[index].after})
+            for message in messages
+        ],
         list(_turns(choice, costs, usual)),
         choice.plan.end_us,
     )
 
 
 def _turns(choice: OrderChoice, costs: PieceCosts, usual: Sequence[float]) -> Iterator[PortTurn]:
-    """Messages that follow each other on a link or a port; batches stand in this order."""
+    """Messages that follow each other on a link or a port; messages are in this order."""
     last: dict[int, tuple[int, MessageTime]] = {}
-    for number, batch in enumerate(choice.plan.batches):
-        first = choice.jobs[batch.jobs[0]]
+    for number, message in enumerate(choice.plan.messages):
+        first = choice.transfers[message.transfers[0]]
         link = first.link
         occupied = zip(costs.resources[link], costs.alpha_us[link], costs.chunk_us[link], strict=True)
         for resource, alpha_us, chunk_us in occupied:

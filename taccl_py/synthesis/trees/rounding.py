@@ -141,7 +141,7 @@ class _RoundingSearch:
         return [SpanningTree(root, link) for root, link in zip(self._root, self._link, strict=True)]
 
     def balance(self, goal: float, over: Over) -> None:
-        """Hang ranks elsewhere while that lowers the sum of penalties, and keep the best trees on the way."""
+        """Hang ranks elsewhere while that lowers the sum of penalties, and keep the best trees in between."""
         if self._target <= 0:
             return
         best, links = self.fullest, [links.copy() for links in self._link]

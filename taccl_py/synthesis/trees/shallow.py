@@ -27,8 +27,8 @@ class PackedMachine:
     straight: bool = False
 
 
-def shallow_grounds(network: CapacityNetwork, packing: Packing, piece_mb: float, over: Over) -> list[PackedMachine]:
-    """The machine with as few links as an (almost) best packing needs, in a few ways.
+def shallow_machines(network: CapacityNetwork, packing: Packing, piece_mb: float, over: Over) -> list[PackedMachine]:
+    """The machine with as few links as an (almost) best packing needs, with a few limits on detours.
 
     Parameters
     ----------
@@ -39,22 +39,22 @@ def shallow_grounds(network: CapacityNetwork, packing: Packing, piece_mb: float,
     over
         Whether time is up.
     """
-    ground = PackedMachine(network, packing)
+    machine = PackedMachine(network, packing)
     rails = _rails(network)
     if rails is not None and not over():
         straight = PackedMachine(rails, pack_trees(rails, over), True)
         if _load_us(network, straight.packing) <= packing.load_us * PARAMS.shallow_factor:
-            ground = straight
+            machine = straight
     found: list[PackedMachine] = []
     for slack in PARAMS.detours:
         if len(found) == PARAMS.most_layered or over():
             break
-        layered = _layered(ground.network, slack, piece_mb)
+        layered = _layered(machine.network, slack, piece_mb)
         packed = pack_trees(layered, over)
-        loss = max(packed.load_us / ground.packing.load_us, _load_us(network, packed) / packing.load_us)
+        loss = max(packed.load_us / machine.packing.load_us, _load_us(network, packed) / packing.load_us)
         if loss <= PARAMS.shallow_factor:
-            found.append(PackedMachine(layered, packed, ground.straight))
-    return found or [ground]
+            found.append(PackedMachine(layered, packed, machine.straight))
+    return found or [machine]
 
 
 def varied_trees(network: CapacityNetwork, piece_mb: float, over: Over) -> list[SpanningTree]:
@@ -63,7 +63,7 @@ def varied_trees(network: CapacityNetwork, piece_mb: float, over: Over) -> list[
     Parameters
     ----------
     network, piece_mb, over
-        As for `shallow_grounds`.
+        As for `shallow_machines`.
     """
     rails = _rails(network)
     bases = [network] if rails is None else [network, rails]
@@ -101,30 +101,30 @@ def _rails(network: CapacityNetwork) -> CapacityNetwork | None:
 
 
 def _reaches_all(network: CapacityNetwork, permitted: NDArray[np.bool_], root: int) -> bool:
-    return bool(np.isfinite(_ways(network, permitted, root, np.ones(len(network.src)))).all())
+    return bool(np.isfinite(_distances(network, permitted, root, np.ones(len(network.src)))).all())
 
 
 def _layered(network: CapacityNetwork, slack: float, piece_mb: float) -> CapacityNetwork:
-    """Without links that lead away from the root by more than a part of the way to the farthest rank."""
+    """Without links that lead away from the root by more than a part of the path to the farthest rank."""
     length = network.least_message_us + network.beta.max(axis=1) * piece_mb
     permitted = network.permitted.copy()
     for index, root in enumerate(network.roots):
-        way = _ways(network, permitted[index], root, length)
-        permitted[index] &= way[network.src] + length <= way[network.dst] + slack * way.max()
+        distance = _distances(network, permitted[index], root, length)
+        permitted[index] &= distance[network.src] + length <= distance[network.dst] + slack * distance.max()
     return replace(network, permitted=permitted)
 
 
-def _ways(
+def _distances(
     network: CapacityNetwork, permitted: NDArray[np.bool_], root: int, length: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Shortest path from a root to every rank."""
-    way = np.full(network.num_ranks, np.inf)
-    way[root] = 0.0
+    distance = np.full(network.num_ranks, np.inf)
+    distance[root] = 0.0
     allowed = np.flatnonzero(permitted)
     src, dst, length = network.src[allowed], network.dst[allowed], length[allowed]
     for _ in range(network.num_ranks):
-        before = way.copy()
-        np.minimum.at(way, dst, before[src] + length)
-        if np.array_equal(before, way):
+        before = distance.copy()
+        np.minimum.at(distance, dst, before[src] + length)
+        if np.array_equal(before, distance):
             break
-    return way
+    return distance

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.sizes import apportion
-from taccl_py.synthesis.trees.grove import SharedTreeSet, unequal_cuts
-from taccl_py.synthesis.trees.jobs import TreePiece, number_pieces, piece_jobs
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, climb, list_schedule
 from taccl_py.synthesis.trees.params import PARAMS
 from taccl_py.synthesis.trees.rounding import round_packing
 from taccl_py.synthesis.trees.shallow import PackedMachine
+from taccl_py.synthesis.trees.shared_trees import SharedTreeSet, unequal_cuts
+from taccl_py.synthesis.trees.transfers import TreePiece, number_pieces, piece_transfers
 
 
 @dataclass(frozen=True)
@@ -27,47 +27,47 @@ class TaperedTreeSet:
 
     Attributes
     ----------
-    grove
+    shared
         Trees and what they carry.
     cuts
-        Ways to cut: pieces of every tree.
+        Cuts: pieces of every tree.
     apart
         Whether a tree's pieces lie together.
     least_chunks
-        Chunks that a rank's share must have, for each way to cut.
+        Chunks that a shard must have, for each cut.
     """
 
-    grove: SharedTreeSet
+    shared: SharedTreeSet
     cuts: tuple[tuple[int, ...], ...]
     apart: bool
     least_chunks: tuple[int, ...]
 
 
-def even_stands(ground: PackedMachine, over: Over) -> list[TaperedTreeSet]:
+def even_tree_sets(machine: PackedMachine, over: Over) -> list[TaperedTreeSet]:
     """Whole trees for those numbers of them that load links and ports most evenly; all of them carry the same."""
-    places = len(ground.network.roots) * (ground.network.num_ranks - 1)
-    forests = []
+    places = len(machine.network.roots) * (machine.network.num_ranks - 1)
+    tree_sets = []
     for parts in PARAMS.taper_tree_counts:
         if parts == 1 or (parts * places <= PARAMS.most_taper_places and not over()):
-            forests.append(round_packing(ground.network, ground.packing, parts, over))
-    best = sorted(forests, key=lambda forest: (round(forest.load_us, PARAMS.taper_load_digits), forest.parts))[
+            tree_sets.append(round_packing(machine.network, machine.packing, parts, over))
+    best = sorted(tree_sets, key=lambda tree_set: (round(tree_set.load_us, PARAMS.taper_load_digits), tree_set.parts))[
         : PARAMS.most_taper_tree_sets
     ]
     return [
         TaperedTreeSet(
-            SharedTreeSet(forest.trees, (1.0 / forest.parts,) * len(forest.trees)),
-            tuple((cuts,) * len(forest.trees) for cuts in PARAMS.taper_piece_counts),
+            SharedTreeSet(tree_set.trees, (1.0 / tree_set.parts,) * len(tree_set.trees)),
+            tuple((cuts,) * len(tree_set.trees) for cuts in PARAMS.taper_piece_counts),
             False,
-            tuple(PARAMS.taper_piece_chunks * forest.parts * cuts for cuts in PARAMS.taper_piece_counts),
+            tuple(PARAMS.taper_piece_chunks * tree_set.parts * cuts for cuts in PARAMS.taper_piece_counts),
         )
-        for forest in best
+        for tree_set in best
     ]
 
 
-def uneven_stand(grove: SharedTreeSet) -> TaperedTreeSet:
+def uneven_tree_set(shared: SharedTreeSet) -> TaperedTreeSet:
     """Trees that carry unequal parts, the larger ones in more pieces."""
-    cuts = tuple(unequal_cuts(grove, pieces) for pieces in PARAMS.shared_pieces)
-    return TaperedTreeSet(grove, cuts, True, (PARAMS.shared_chunks,) * len(cuts))
+    cuts = tuple(unequal_cuts(shared, pieces) for pieces in PARAMS.shared_pieces)
+    return TaperedTreeSet(shared, cuts, True, (PARAMS.shared_chunks,) * len(cuts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ class _TaperSetting:
     taper: int
     stay: bool = False
 
-    def neighbours(self, ways: int) -> list[_TaperSetting]:
-        """Settings that differ in one thing, where there are so many ways to cut."""
+    def neighbours(self, num_cuts: int) -> list[_TaperSetting]:
+        """Settings that differ in one thing, where there are so many cuts."""
         near = [replace(self, cuts=self.cuts + step) for step in (1, -1)]
         near += [replace(self, fall=self.fall + step) for step in (1, -1)]
         near += [replace(self, taper=self.taper + step) for step in (1, -1)]
@@ -88,7 +88,7 @@ class _TaperSetting:
         return [
             s
             for s in near
-            if 0 <= s.cuts < ways and 0 <= s.fall < len(PARAMS.taper_falls) and 0 <= s.taper < len(PARAMS.tapers)
+            if 0 <= s.cuts < num_cuts and 0 <= s.fall < len(PARAMS.taper_falls) and 0 <= s.taper < len(PARAMS.tapers)
         ]
 
 
@@ -100,48 +100,50 @@ class TaperSearch:
     ----------
     network
         The machine.
-    stand
+    tapered
         Trees.
     chunk_bytes
         Size of a chunk, given their number.
     counts
-        Numbers of chunks that a rank's share may have.
+        Numbers of chunks that a shard may have.
     over
         Whether time is up.
     """
 
     network: CapacityNetwork
-    stand: TaperedTreeSet
+    tapered: TaperedTreeSet
     chunk_bytes: Callable[[int], float]
     counts: Sequence[int]
     over: Over
 
     def best(self) -> OrderChoice | None:
         """The best plan, if there is one."""
-        ways = len(self.stand.cuts)
+        num_cuts = len(self.tapered.cuts)
         return climb(
             [_TaperSetting(*PARAMS.first_taper_setting)],
             self._planned,
-            lambda setting: setting.neighbours(ways),
+            lambda setting: setting.neighbours(num_cuts),
             self.over,
         )
 
     def _planned(self, setting: _TaperSetting) -> OrderChoice | None:
         """The plan of a setting; None if it has too many pieces."""
-        stand, cuts = self.stand, self.stand.cuts[setting.cuts]
-        count = min((count for count in self.counts if count >= stand.least_chunks[setting.cuts]), default=0)
+        tapered, cuts = self.tapered, self.tapered.cuts[setting.cuts]
+        count = min((count for count in self.counts if count >= tapered.least_chunks[setting.cuts]), default=0)
         if not count or sum(cuts) * (self.network.num_ranks - 1) > PARAMS.most_taper_messages:
             return None
-        numbered = number_pieces(stand.grove.trees, cuts, apart=stand.apart)
-        jobs = piece_jobs(self.network, stand.grove.trees, numbered)
-        sizes = tuple(_sizes(pieces, stand.grove, cuts, PARAMS.taper_falls[setting.fall], count) for pieces in numbered)
+        numbered = number_pieces(tapered.shared.trees, cuts, apart=tapered.apart)
+        transfers = piece_transfers(self.network, tapered.shared.trees, numbered)
+        sizes = tuple(
+            _sizes(pieces, tapered.shared, cuts, PARAMS.taper_falls[setting.fall], count) for pieces in numbered
+        )
         costs = replace(PieceCosts.of(self.network, self.chunk_bytes(count), (1,)), chunks=sizes)
         rule = DispatchRule(taper=PARAMS.tapers[setting.taper], stay=setting.stay)
-        return OrderChoice(tuple(jobs), costs, count, rule, list_schedule(jobs, costs, rule), sized=True)
+        return OrderChoice(tuple(transfers), costs, count, rule, list_schedule(transfers, costs, rule), sized=True)
 
 
 def _sizes(
-    pieces: Sequence[TreePiece], grove: SharedTreeSet, cuts: Sequence[int], fall: float, count: int
+    pieces: Sequence[TreePiece], shared: SharedTreeSet, cuts: Sequence[int], fall: float, count: int
 ) -> tuple[int, ...]:
     """Chunks of a root's pieces; the last piece of a tree is as much smaller than its first one in all trees."""
     most = max(cuts)
@@ -150,7 +152,7 @@ def _sizes(
         return float(fall ** (cut * (most - 1) / max(1, cuts[tree] - 1)))
 
     whole = [sum(falling(tree, cut) for cut in range(cuts[tree])) for tree in range(len(cuts))]
-    weights = [grove.amounts[piece.tree] * falling(piece.tree, piece.cut) / whole[piece.tree] for piece in pieces]
+    weights = [shared.amounts[piece.tree] * falling(piece.tree, piece.cut) / whole[piece.tree] for piece in pieces]
     sizes = apportion(weights, count)
     while 0 in sizes:
         sizes[sizes.index(0)] = 1

@@ -1,7 +1,7 @@
 """AllReduce out of two plans that bring every root's data to all ranks: one backwards, which sums, and then the other.
 
 Trees that only send can be of unequal weight, with pieces that become smaller to the end (`taper`, `rails`), and the search among
-them is far ahead of the one for both ways at once where links differ.
+them is far ahead of the one for both directions at once where links differ.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from taccl_py.synthesis.trees.jobs import PieceMessage, followers
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.order import OrderChoice, PieceCosts, TreePlan, followed, left_shifted, mirrored
+from taccl_py.synthesis.trees.transfers import PieceTransfer, followers
 from taccl_py.units import BYTES_PER_MB
 
 
@@ -49,32 +49,39 @@ def turned_around(network: CapacityNetwork, turned: Sequence[int], sums: OrderCh
     count = math.lcm(sums.num_chunks, rest.num_chunks)
     grids = [_Grid(count, sums, rest, root) for root in range(len(network.roots))]
     first = [
-        _turned(job, grids[job.root], after, turned) for job, after in zip(sums.jobs, followers(sums.jobs), strict=True)
+        _turned(transfer, grids[transfer.root], after, turned)
+        for transfer, after in zip(sums.transfers, followers(sums.transfers), strict=True)
     ]
     arrivals: list[list[int]] = [[] for _ in grids]
-    for index, job in enumerate(sums.jobs):
-        if not job.after:
-            arrivals[job.root].append(index)
-    jobs = tuple([*first, *_later(first, arrivals, rest, grids)])
+    for index, transfer in enumerate(sums.transfers):
+        if not transfer.after:
+            arrivals[transfer.root].append(index)
+    transfers = tuple([*first, *_later(first, arrivals, rest, grids)])
     finer = rest.costs.scaled(rest.num_chunks / count)
     costs = replace(finer, chunks=tuple(grid.sizes for grid in grids))
-    batches = followed(mirrored(sums.plan.batches), 0.0, rest.plan.batches, len(first))
+    messages = followed(mirrored(sums.plan.messages), 0.0, rest.plan.messages, len(first))
     rule = replace(rest.rule, in_turn=True)
-    return OrderChoice(jobs, costs, count, rule, left_shifted(jobs, costs, batches), sized=sums.sized and rest.sized)
+    return OrderChoice(
+        transfers, costs, count, rule, left_shifted(transfers, costs, messages), sized=sums.sized and rest.sized
+    )
 
 
 def _without_empty(choice: OrderChoice) -> OrderChoice:
-    """The plan without jobs of pieces to which a search for better sizes has left no chunks."""
-    kept = [index for index, job in enumerate(choice.jobs) if choice.costs.size((job,))]
+    """The plan without transfers of pieces to which a search for better sizes has left no chunks."""
+    kept = [index for index, transfer in enumerate(choice.transfers) if choice.costs.size((transfer,))]
     number = {index: place for place, index in enumerate(kept)}
 
     def renumbered(indices: Iterable[int]) -> tuple[int, ...]:
         return tuple(number[index] for index in indices if index in number)
 
-    jobs = tuple(replace(choice.jobs[index], after=renumbered(choice.jobs[index].after)) for index in kept)
-    batches = [replace(batch, jobs=renumbered(batch.jobs)) for batch in choice.plan.batches]
+    transfers = tuple(
+        replace(choice.transfers[index], after=renumbered(choice.transfers[index].after)) for index in kept
+    )
+    messages = [replace(message, transfers=renumbered(message.transfers)) for message in choice.plan.messages]
     return replace(
-        choice, jobs=jobs, plan=TreePlan(tuple(batch for batch in batches if batch.jobs), choice.plan.end_us)
+        choice,
+        transfers=transfers,
+        plan=TreePlan(tuple(message for message in messages if message.transfers), choice.plan.end_us),
     )
 
 
@@ -88,10 +95,10 @@ class _Grid:
         self.sizes = tuple(end - begin for begin, end in pairwise(both))
         self._number = {cut: index for index, cut in enumerate(both)}
 
-    def on(self, job: PieceMessage, begin: int, end: int) -> PieceMessage:
-        """Return the job with the pieces between two cuts."""
+    def on(self, transfer: PieceTransfer, begin: int, end: int) -> PieceTransfer:
+        """Return the transfer with the pieces between two cuts."""
         first = self._number[begin]
-        return replace(job, piece=first, span=self._number[end] - first)
+        return replace(transfer, piece=first, span=self._number[end] - first)
 
 
 def _cuts(choice: OrderChoice, root: int, count: int) -> list[int]:
@@ -99,20 +106,22 @@ def _cuts(choice: OrderChoice, root: int, count: int) -> list[int]:
     return [chunks * (count // choice.num_chunks) for chunks in accumulate(choice.costs.chunks[root], initial=0)]
 
 
-def _turned(job: PieceMessage, grid: _Grid, after: Sequence[int], turned: Sequence[int]) -> PieceMessage:
-    """The job backwards."""
-    back = replace(job, link=turned[job.link], reduce=True, after=tuple(after), ahead=1.0 - job.ahead)
-    return grid.on(back, grid.sums[job.piece], grid.sums[job.end])
+def _turned(transfer: PieceTransfer, grid: _Grid, after: Sequence[int], turned: Sequence[int]) -> PieceTransfer:
+    """The transfer backwards."""
+    back = replace(transfer, link=turned[transfer.link], reduce=True, after=tuple(after), ahead=1.0 - transfer.ahead)
+    return grid.on(back, grid.sums[transfer.piece], grid.sums[transfer.end])
 
 
 def _later(
-    first: Sequence[PieceMessage], arrivals: Sequence[Sequence[int]], rest: OrderChoice, grids: Sequence[_Grid]
-) -> Iterator[PieceMessage]:
-    """Jobs of the second plan; roots wait for all that brings a part of the sum."""
-    for job in rest.jobs:
-        grid = grids[job.root]
-        found = grid.on(job, grid.rest[job.piece], grid.rest[job.end])
-        after = tuple(len(first) + earlier for earlier in job.after)
-        if not job.after:
-            after = tuple(i for i in arrivals[job.root] if first[i].piece < found.end and found.piece < first[i].end)
+    first: Sequence[PieceTransfer], arrivals: Sequence[Sequence[int]], rest: OrderChoice, grids: Sequence[_Grid]
+) -> Iterator[PieceTransfer]:
+    """Transfers of the second plan; roots wait for all that brings a part of the sum."""
+    for transfer in rest.transfers:
+        grid = grids[transfer.root]
+        found = grid.on(transfer, grid.rest[transfer.piece], grid.rest[transfer.end])
+        after = tuple(len(first) + earlier for earlier in transfer.after)
+        if not transfer.after:
+            after = tuple(
+                i for i in arrivals[transfer.root] if first[i].piece < found.end and found.piece < first[i].end
+            )
         yield replace(found, after=after)

@@ -28,9 +28,9 @@ class TreeSearch:
         self.deadline = limits.deadline()
         self.stage_seconds: dict[str, float] = {} if whole is None else whole.stage_seconds
 
-    def left(self, share: float = 1.0) -> Limits:
-        """Limits for what time is left, or a share of it."""
-        return self.limits.within(self.deadline.left * share)
+    def left(self, part: float = 1.0) -> Limits:
+        """Limits for what time is left, or a part of it."""
+        return self.limits.within(self.deadline.left * part)
 
     def over(self) -> bool:
         """True if time is up or the user wants an end."""

@@ -4,10 +4,10 @@ import pytest
 
 from taccl_py.collective import Kind
 from taccl_py.synthesis.engine import Demand
-from taccl_py.synthesis.hierarchy.alltoall import Shuttle, alltoall_moves, shuttle_us
+from taccl_py.synthesis.hierarchy.alltoall import Shuttle, alltoall_messages, shuttle_us
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.fitting import fitted
-from taccl_py.synthesis.templates.moves import TemplatePlan
+from taccl_py.synthesis.templates.messages import TemplatePlan
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.schedule import verify_schedule
@@ -18,7 +18,7 @@ KIB = 1024.0
 def shuttled(topology, shuttle, size_bytes):
     pair_bytes = size_bytes / topology.num_ranks
     cluster = LaneCluster.of(TemplateSite(topology, pair_bytes))
-    plan = TemplatePlan(shuttle.name, 1, alltoall_moves(cluster, shuttle, pair_bytes))
+    plan = TemplatePlan(shuttle.name, 1, alltoall_messages(cluster, shuttle, pair_bytes))
     return fitted(Demand(topology, Kind.ALLTOALL, size_bytes), plan), shuttle_us(cluster, shuttle, pair_bytes)
 
 
@@ -47,6 +47,10 @@ def test_the_rank_with_the_other_bits_gets_what_has_to_change_them():
     """In a node of four, rank 0 hands half of what came to rank 1 first, and then a quarter of everyone's to rank 2."""
     topology = load_topology("ndv4", 2).subset([0, 1, 2, 3, 8, 9, 10, 11])
     cluster = LaneCluster.of(TemplateSite(topology, 1.0))
-    moves = [move for move in alltoall_moves(cluster, Shuttle(4, 1, doubling=True), 1.0) if move.src == 0]
-    from_others = [(move.dst, [divmod(c, 8) for c in move.chunks]) for move in moves if min(move.chunks) >= 4 * 8]
+    messages = [
+        message for message in alltoall_messages(cluster, Shuttle(4, 1, doubling=True), 1.0) if message.src == 0
+    ]
+    from_others = [
+        (message.dst, [divmod(c, 8) for c in message.chunks]) for message in messages if min(message.chunks) >= 4 * 8
+    ]
     assert from_others == [(1, [(4, 1), (4, 3)]), (2, [(4, 2), (5, 2)])]

@@ -12,7 +12,7 @@ from taccl_py.synthesis.hierarchy.bundles import Bundles
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy
 from taccl_py.synthesis.hierarchy.fitting import fitted
-from taccl_py.synthesis.templates.moves import TemplatePlan, turned
+from taccl_py.synthesis.templates.messages import TemplatePlan, turned
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.schedule import verify_schedule
@@ -32,9 +32,10 @@ def bundles(topology, chunk_bytes):
 
 def bundled(topology, kind, size_bytes):
     sums = kind is Kind.REDUCESCATTER
-    moves = bundles(topology.reversed() if sums else topology, size_bytes / topology.num_ranks).moves()
+    messages = bundles(topology.reversed() if sums else topology, size_bytes / topology.num_ranks).messages()
     return fitted(
-        Demand(topology, kind, size_bytes), TemplatePlan("bundles", 1, turned(moves, reduce=True) if sums else moves)
+        Demand(topology, kind, size_bytes),
+        TemplatePlan("bundles", 1, turned(messages, reduce=True) if sums else messages),
     )
 
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from taccl_py.collective import Kind
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
-from taccl_py.synthesis.hierarchy.delegates import Delegation, delegate_moves, delegate_times, spreads
+from taccl_py.synthesis.hierarchy.delegates import Delegation, delegate_messages, delegate_times, spreads
 from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy
 from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.outline import PATHS
-from taccl_py.synthesis.templates.moves import TemplatePlan
+from taccl_py.synthesis.templates.messages import TemplatePlan
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
@@ -31,7 +31,7 @@ def rails(lanes, nodes):
 def delegated(topology, delegation, pair_bytes=PAIR):
     cluster = LaneCluster.of(TemplateSite(topology, pair_bytes))
     times = delegate_times(cluster, delegation, pair_bytes)
-    plan = TemplatePlan(delegation.name, 1, delegate_moves(cluster, delegation, times))
+    plan = TemplatePlan(delegation.name, 1, delegate_messages(cluster, delegation, times))
     return fitted(Demand(topology, Kind.ALLTOALL, pair_bytes * topology.num_ranks), plan), times
 
 

@@ -13,7 +13,7 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy
 from taccl_py.synthesis.hierarchy.fitting import fitted
-from taccl_py.synthesis.hierarchy.ways import ways
+from taccl_py.synthesis.hierarchy.strategies import strategies
 from taccl_py.synthesis.templates.engine import synthesize_templates
 from taccl_py.synthesis.trees.engine import synthesize_trees
 from taccl_py.topology.catalog import load_topology
@@ -38,7 +38,7 @@ def solved(topology, kind, size_bytes, engine=synthesize_hierarchy, **more):
 @pytest.mark.parametrize(("nodes", "ranks"), [(2, 4), (3, 2), pytest.param(4, 3, marks=pytest.mark.slow), (5, 1)])
 def test_every_way_is_right(nodes, ranks, kind):
     demand = Demand(small_cluster(nodes, ranks), kind, float(MIB), root=nodes * ranks - 1 if kind in KINDS[3:5] else 0)
-    found = list(ways(demand, Limits()))
+    found = list(strategies(demand, Limits()))
     for way in found[:: max(1, len(found) // 12)]:
         schedule = fitted(demand, way.plan())
         if schedule is not None:

@@ -11,8 +11,8 @@ from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy
 from taccl_py.synthesis.hierarchy.fitting import fitted
-from taccl_py.synthesis.hierarchy.grid import LaneGrid, Leg, grid_moves, grid_times, grids
-from taccl_py.synthesis.templates.moves import TemplatePlan
+from taccl_py.synthesis.hierarchy.grid import LaneGrid, Leg, grid_messages, grid_times, grids
+from taccl_py.synthesis.templates.messages import TemplatePlan
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.fabrics import rail_nodes
@@ -34,7 +34,7 @@ def written(topology, grid, size_bytes):
     chunk_bytes = size_bytes / (topology.num_ranks * sum(grid.pieces))
     cluster = LaneCluster.of(TemplateSite(topology, chunk_bytes * sum(grid.pieces)))
     times = grid_times(cluster, grid, chunk_bytes)
-    return fitted(demand, TemplatePlan(grid.name, sum(grid.pieces), grid_moves(cluster, grid, times))), times.end_us
+    return fitted(demand, TemplatePlan(grid.name, sum(grid.pieces), grid_messages(cluster, grid, times))), times.end_us
 
 
 def all_grids(topology, pieces=(1,)):

@@ -11,9 +11,9 @@ from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy
 from taccl_py.synthesis.hierarchy.fitting import fitted
-from taccl_py.synthesis.hierarchy.halving import halving_moves, halvings
+from taccl_py.synthesis.hierarchy.halving import halving_messages, halvings
 from taccl_py.synthesis.hierarchy.stages import Stage, keep_order
-from taccl_py.synthesis.templates.moves import TemplatePlan
+from taccl_py.synthesis.templates.messages import TemplatePlan
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
@@ -45,7 +45,7 @@ def test_sums_are_right_and_as_fast_as_estimated(machine, nodes, ranks, num_byte
     forth, back, found = found_on(topology, num_bytes)
     assert found
     for halving in found[::3]:
-        plan = TemplatePlan(halving.name, halving.chunks_per_rank, halving_moves(forth, back, halving))
+        plan = TemplatePlan(halving.name, halving.chunks_per_rank, halving_messages(forth, back, halving))
         schedule = fitted(Demand(topology, Kind.ALLREDUCE, float(num_bytes)), plan)
         assert verify_schedule(schedule) == ()
         assert schedule.makespan_us <= 1.02 * halving.end_us

@@ -57,8 +57,8 @@ def test_shares_that_lie_together_go_together():
 
 
 def test_what_is_there_early_joins_what_comes_late():
-    share = NodeShard(ChunkSpan(0, 4), ALL, early=frozenset({0, 2}))
-    steps, left = NodeExchange(RANKS, (2, 2)).early_steps({0: [share]})
+    shard = NodeShard(ChunkSpan(0, 4), ALL, early=frozenset({0, 2}))
+    steps, left = NodeExchange(RANKS, (2, 2)).early_steps({0: [shard]})
     assert steps == [(ExchangeMessage(12, 10, ((0, 4),), True),), (ExchangeMessage(10, 11, ((0, 4),), True),)]
     assert left == {0: [NodeShard(ChunkSpan(0, 4), frozenset({1, 3}))]}
 

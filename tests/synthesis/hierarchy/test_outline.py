@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
-from taccl_py.synthesis.hierarchy.outline import Outline, Peer, RankLoad, inside_steps, timeline, ways_to_hear
+from taccl_py.synthesis.hierarchy.outline import Outline, Peer, RankLoad, inside_steps, rounds_to_hear, timeline
 from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
 from taccl_py.synthesis.templates.site import TemplateSite
@@ -14,7 +14,7 @@ from taccl_py.topology.catalog import load_topology
 
 @given(st.integers(2, 200), st.integers(1, 16))
 def test_every_way_brings_every_block_once_from_a_node_that_has_it(nodes, lanes):
-    for rounds in ways_to_hear(nodes, lanes):
+    for rounds in rounds_to_hear(nodes, lanes):
         has = {0}
         for peers in rounds:
             brought = [peer.back + block for peer in peers for block in range(peer.blocks)]
@@ -27,7 +27,7 @@ def test_every_way_brings_every_block_once_from_a_node_that_has_it(nodes, lanes)
 
 
 def test_fewest_messages_are_doublings_and_fewest_rounds_is_one():
-    ways = ways_to_hear(4)
+    ways = rounds_to_hear(4)
     assert tuple(Peer(back, 1) for back in (1, 2, 3)) in [way[0] for way in ways if len(way) == 1]
     assert ((Peer(1, 1),), (Peer(2, 2),)) in ways
     assert ((Peer(1, 1),), (Peer(2, 1),), (Peer(3, 1),)) in ways  # the last round is short
@@ -35,13 +35,13 @@ def test_fewest_messages_are_doublings_and_fewest_rounds_is_one():
 
 def test_eight_lanes_share_out_what_is_left_for_the_last_round_evenly():
     """8 of 63 other nodes in the first round, and of the other 55 each lane brings 7 or 6."""
-    even = [way for way in ways_to_hear(64, 8) if [len(peers) for peers in way] == [8, 8]]
+    even = [way for way in rounds_to_hear(64, 8) if [len(peers) for peers in way] == [8, 8]]
     assert [[sorted(peer.blocks for peer in peers) for peers in way] for way in even] == [[[1] * 8, [6] + [7] * 7]]
 
 
 def test_a_short_last_round_takes_the_same_from_every_lane():
     """33 nodes over four lanes: 1 + 4 + 20 are known after two rounds, and half of the other 8 come last, one from each peer."""
-    ways = ways_to_hear(33, 4)
+    ways = rounds_to_hear(33, 4)
     short = [way for way in ways if [len(peers) for peers in way] == [4, 4, 4, 4]]
     assert any([peer.blocks for peer in way[-1]] == [1, 1, 1, 1] for way in short)
 

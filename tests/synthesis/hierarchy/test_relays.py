@@ -11,7 +11,7 @@ from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy
 from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.relays import Relays
-from taccl_py.synthesis.templates.moves import TemplatePlan, turned
+from taccl_py.synthesis.templates.messages import TemplatePlan, turned
 from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.schedule import verify_schedule
 from tests.instances import lines_of_three, quiet_pulp
@@ -22,9 +22,9 @@ pytestmark = quiet_pulp
 def relayed(topology, kind, size_bytes=1e-3):
     sums = kind is Kind.REDUCESCATTER
     relays = Relays.of(topology.reversed() if sums else topology, Limits())
-    moves = relays.alltoall() if kind is Kind.ALLTOALL else relays.allgather()
-    moves = turned(moves, reduce=True) if sums else moves
-    return fitted(Demand(topology, kind, size_bytes), TemplatePlan("relays", 1, moves))
+    messages = relays.alltoall() if kind is Kind.ALLTOALL else relays.allgather()
+    messages = turned(messages, reduce=True) if sums else messages
+    return fitted(Demand(topology, kind, size_bytes), TemplatePlan("relays", 1, messages))
 
 
 @pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLTOALL])

@@ -14,7 +14,7 @@ from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.stripes import striped, stripes_pipeline
-from taccl_py.synthesis.templates.moves import TemplatePlan
+from taccl_py.synthesis.templates.messages import TemplatePlan
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.schedule import verify_schedule
@@ -36,10 +36,10 @@ def test_every_piece_of_every_stripe_gets_everywhere_once(nodes, ranks, data):
     pipeline = stripes_pipeline(cluster, stripes, root, MIB).best(3 * ranks)
     assert pipeline.pieces == 3
     has = {(root, chunk) for chunk in range(3 * ranks)}
-    for move in pipeline.moves():
-        assert (move.src, *move.chunks) in has
-        assert (move.dst, *move.chunks) not in has
-        has.add((move.dst, *move.chunks))
+    for message in pipeline.messages():
+        assert (message.src, *message.chunks) in has
+        assert (message.dst, *message.chunks) not in has
+        has.add((message.dst, *message.chunks))
     assert len(has) == nodes * ranks * 3 * ranks
 
 
@@ -49,11 +49,11 @@ def test_where_the_roots_own_stripe_comes_back_nobody_sends_or_gets_a_piece_more
     chain, back = striped(cluster)[:2]
     counts = {}
     for stripes in (chain, back):
-        moves = stripes_pipeline(cluster, stripes, 3, MIB).best(7 * 8).moves()
-        inside = [move for move in moves if topology.node_of[move.src] == topology.node_of[move.dst]]
+        messages = stripes_pipeline(cluster, stripes, 3, MIB).best(7 * 8).messages()
+        inside = [message for message in messages if topology.node_of[message.src] == topology.node_of[message.dst]]
         counts[stripes.returns] = (
-            max(Counter(move.dst for move in inside).values()),
-            sum(topology.node_of[move.dst] == 0 for move in moves if move not in inside),
+            max(Counter(message.dst for message in inside).values()),
+            sum(topology.node_of[message.dst] == 0 for message in messages if message not in inside),
         )
     # Of seven pieces of eight stripes each rank gets seven stripes over NVSwitch, and the root's node the eighth over seven NICs.
     assert counts[True] == (7 * 7, 7 * 7)
@@ -71,7 +71,7 @@ def test_planned_times_are_those_of_the_schedule():
     demand = Demand(load_topology("mi300x", 2), Kind.BROADCAST, GIB)
     cluster = cluster_of(demand.topology, GIB)
     pipeline = stripes_pipeline(cluster, striped(cluster)[1], 0, GIB).best(None)
-    schedule = fitted(demand, TemplatePlan("stripes", pipeline.num_chunks, pipeline.moves()))
+    schedule = fitted(demand, TemplatePlan("stripes", pipeline.num_chunks, pipeline.messages()))
     assert schedule.makespan_us == pytest.approx(pipeline.end_us)
     assert verify_schedule(schedule) == ()
 
@@ -95,7 +95,7 @@ def test_large_buffers_go_in_stripes(machine, nodes, most_us, kind):
 
 def test_pieces_leave_one_period_after_the_other():
     cluster = cluster_of(load_topology("mi300x", 2), GIB)
-    moves = stripes_pipeline(cluster, striped(cluster)[1], 0, GIB).best(8 * 8).moves()
-    first = [min(m.start for m in moves if m.chunks[0] // 8 == piece) for piece in range(8)]
+    messages = stripes_pipeline(cluster, striped(cluster)[1], 0, GIB).best(8 * 8).messages()
+    first = [min(m.start for m in messages if m.chunks[0] // 8 == piece) for piece in range(8)]
     periods = [later - earlier for earlier, later in pairwise(first)]
     assert periods == pytest.approx([periods[0]] * 7)

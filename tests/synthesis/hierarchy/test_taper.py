@@ -6,8 +6,8 @@ from taccl_py.collective import Kind
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.fitting import fitted
-from taccl_py.synthesis.hierarchy.taper import taper_moves, tapers
-from taccl_py.synthesis.templates.moves import TemplatePlan, turned
+from taccl_py.synthesis.hierarchy.taper import taper_messages, tapers
+from taccl_py.synthesis.templates.messages import TemplatePlan, turned
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
@@ -38,8 +38,8 @@ def test_everyone_gets_everything_in_the_estimated_time(nodes, ranks, machine, k
     cluster, found = found_on(topology.reversed() if reduce else topology)
     assert found
     for taper in found:
-        moves = taper_moves(cluster, taper, SHARE)
-        plan = TemplatePlan(taper.name, taper.chunks_per_rank, turned(moves, reduce=True) if reduce else moves)
+        messages = taper_messages(cluster, taper, SHARE)
+        plan = TemplatePlan(taper.name, taper.chunks_per_rank, turned(messages, reduce=True) if reduce else messages)
         schedule = fitted(Demand(topology, kind, SHARE * nodes * ranks), plan)
         assert verify_schedule(schedule) == ()
         assert schedule.makespan_us <= taper.end_us * (1 + 1e-6)

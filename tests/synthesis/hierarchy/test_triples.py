@@ -8,9 +8,9 @@ from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy
 from taccl_py.synthesis.hierarchy.fitting import fitted
-from taccl_py.synthesis.hierarchy.gather import by_share
-from taccl_py.synthesis.hierarchy.triples import Triples, triple_moves
-from taccl_py.synthesis.templates.moves import TemplatePlan, turned
+from taccl_py.synthesis.hierarchy.gather import by_shard
+from taccl_py.synthesis.hierarchy.triples import Triples, triple_messages
+from taccl_py.synthesis.templates.messages import TemplatePlan, turned
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.fabrics import rail_nodes
 from taccl_py.topology.machines import formula_topology
@@ -36,10 +36,10 @@ def test_everyone_gets_everything_in_the_estimated_time(lanes, nodes, kind):
     reduce = kind is Kind.REDUCESCATTER
     cluster = cluster_of(topology.reversed() if reduce else topology)
     triples = Triples.of(cluster, SHARE)
-    moves = triple_moves(cluster, triples, SHARE, by_share((1,)))
-    schedule = fitted(demand, TemplatePlan(triples.name, 1, turned(moves, reduce=True) if reduce else moves))
+    messages = triple_messages(cluster, triples, SHARE, by_shard((1,)))
+    schedule = fitted(demand, TemplatePlan(triples.name, 1, turned(messages, reduce=True) if reduce else messages))
     assert verify_schedule(schedule) == ()
-    assert len(schedule.messages) == len(moves), (
+    assert len(schedule.messages) == len(messages), (
         "what goes together lies together, or is copied together where it may be"
     )
     assert schedule.makespan_us <= triples.end_us * (1 + 1e-6)
@@ -76,9 +76,9 @@ def test_with_so_many_shares_in_a_message_more_comes_in_the_third_round():
     free, limited = (Triples.of(cluster_of(topology), SHARE, most) for most in (None, 71))
     assert free.end_us < limited.end_us < free.end_us + 3 * 0.3
     assert limited.third.size > free.third.size
-    moves = triple_moves(cluster_of(topology), limited, SHARE, by_share((1,)))
-    assert max(len(move.chunks) for move in moves) <= 71
-    schedule = fitted(Demand(topology, Kind.ALLGATHER, SHARE * 512), TemplatePlan(limited.name, 1, moves))
+    messages = triple_messages(cluster_of(topology), limited, SHARE, by_shard((1,)))
+    assert max(len(message.chunks) for message in messages) <= 71
+    schedule = fitted(Demand(topology, Kind.ALLGATHER, SHARE * 512), TemplatePlan(limited.name, 1, messages))
     assert verify_schedule(schedule) == ()
     assert schedule.makespan_us <= limited.end_us * (1 + 1e-6)
 

@@ -12,8 +12,8 @@ from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.matching.dispatch import Barrier, QueuedMessage, dispatch
 from taccl_py.synthesis.matching.engine import synthesize_greedy
+from taccl_py.synthesis.matching.owner_shards import OwnerShards, gate_rates, in_proportion
 from taccl_py.synthesis.matching.owners import owner_schedule
-from taccl_py.synthesis.matching.shares import OwnerShards, gate_rates, in_proportion
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.degrade import Degradation, SlowPort, degraded
 from taccl_py.topology.machines import formula_topology

@@ -22,16 +22,16 @@ def never():
     return False
 
 
-def end_us(hops):
-    return max(hop.end_us for hop in hops)
+def end_us(grown):
+    return max(hop.end_us for hop in grown)
 
 
-def schedule(fabric, collective, hops, chunk_bytes=1e5):
+def schedule(fabric, collective, grown, chunk_bytes=1e5):
     relayed = [set() for _ in range(collective.num_ranks)]
-    for hop in hops:
+    for hop in grown:
         dst = fabric.dst[hop.link]
         relayed[dst].update(chunk for chunk in hop.chunks if dst not in collective.wanted[chunk])
-    messages = tuple(Message(hop.link, hop.chunks, hop.start_us, hop.end_us) for hop in hops)
+    messages = tuple(Message(hop.link, hop.chunks, hop.start_us, hop.end_us) for hop in grown)
     return Schedule(fabric.topology, collective, chunk_bytes, messages, tuple(tuple(sorted(c)) for c in relayed))
 
 
@@ -40,35 +40,35 @@ def schedule(fabric, collective, hops, chunk_bytes=1e5):
     [(torn(3, 24), Kind.ALLGATHER), (torn(6, 8), Kind.ALLGATHER), (formula_topology("dragonfly:1"), Kind.ALLGATHER)],
 )
 def test_what_matching_leaves_behind_is_made_good(machine, kind):
-    fabric, collective, hops = matched(machine, kind)
-    assert end_us(hops) > 1.05 * least_us(fabric, collective)
-    assert end_us(regrown(fabric, RegrowTask.of(fabric, collective), hops, 0, never)) == pytest.approx(
+    fabric, collective, grown = matched(machine, kind)
+    assert end_us(grown) > 1.05 * least_us(fabric, collective)
+    assert end_us(regrown(fabric, RegrowTask.of(fabric, collective), grown, 0, never)) == pytest.approx(
         least_us(fabric, collective)
     )
 
 
 def test_an_alltoall_of_a_mesh_is_at_the_bound_of_the_links_through_its_middle():
     # 8 times 8 chunks cross the middle each way, over 4 links.
-    fabric, collective, hops = matched(formula_topology("mesh:4x4"), Kind.ALLTOALL)
+    fabric, collective, grown = matched(formula_topology("mesh:4x4"), Kind.ALLTOALL)
     least = 16 * fabric.sorts[0].message_us
-    assert end_us(hops) == pytest.approx(17 * fabric.sorts[0].message_us)
-    assert end_us(regrown(fabric, RegrowTask.of(fabric, collective), hops, 0, never)) == pytest.approx(least)
+    assert end_us(grown) == pytest.approx(17 * fabric.sorts[0].message_us)
+    assert end_us(regrown(fabric, RegrowTask.of(fabric, collective), grown, 0, never)) == pytest.approx(least)
 
 
 @settings(max_examples=30)
 @given(st.integers(0, 10_000), st.integers(2, 6), st.sampled_from(ROUTED), st.booleans())
 def test_it_is_never_slower_and_the_verifier_agrees(seed, ranks, kind, has_ports):
     machine = with_ports(torn(seed, ranks), seed) if has_ports else torn(seed, ranks)
-    fabric, collective, hops = matched(machine, kind, chunks=2, seed=seed)
-    better = regrown(fabric, RegrowTask.of(fabric, collective), hops, seed, never)
-    assert least_us(fabric, collective) * (1 - 1e-9) <= end_us(better) <= end_us(hops) * (1 + 1e-9)
+    fabric, collective, grown = matched(machine, kind, chunks=2, seed=seed)
+    better = regrown(fabric, RegrowTask.of(fabric, collective), grown, seed, never)
+    assert least_us(fabric, collective) * (1 - 1e-9) <= end_us(better) <= end_us(grown) * (1 + 1e-9)
     assert verify_schedule(schedule(fabric, collective, better)) == ()
 
 
 def test_the_same_seed_gives_the_same_and_an_interrupt_ends_it(monkeypatch):
     monkeypatch.setattr(regrow, "PARAMS", replace(regrow.PARAMS, most_tries=100))
-    fabric, collective, hops = matched(formula_topology("mesh:4x4"), Kind.ALLTOALL)
-    given = (fabric, RegrowTask.of(fabric, collective), hops)
+    fabric, collective, grown = matched(formula_topology("mesh:4x4"), Kind.ALLTOALL)
+    given = (fabric, RegrowTask.of(fabric, collective), grown)
     assert regrown(*given, 1, never) == regrown(*given, 1, never)
     assert regrown(*given, 1, never) != regrown(*given, 2, never)
     assert end_us(regrown(*given, 1, never, effort=3)) <= end_us(regrown(*given, 1, never))
@@ -86,5 +86,5 @@ def test_the_larger_the_schedule_the_fewer_the_tries_and_large_ones_are_left_alo
     assert affordable_tries(10, 10) >= affordable_tries(10, 1000) >= affordable_tries(1000, 1000) > 0
     assert affordable_tries(100, 100_000) == 0
     monkeypatch.setattr(regrow, "PARAMS", replace(regrow.PARAMS, regrow_work=1000))
-    fabric, collective, hops = matched(formula_topology("mesh:4x4"), Kind.ALLTOALL)
-    assert regrown(fabric, RegrowTask.of(fabric, collective), hops, 0, never) is hops
+    fabric, collective, grown = matched(formula_topology("mesh:4x4"), Kind.ALLTOALL)
+    assert regrown(fabric, RegrowTask.of(fabric, collective), grown, 0, never) is grown

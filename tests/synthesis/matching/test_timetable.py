@@ -14,9 +14,9 @@ LINKS = (Link(0, 1, 0, 10, 0, (0,)), Link(1, 0, 0, 10), Link(1, 2, 0, 10, 0, (0,
 LINE = Topology("line", "", (0, 0, 0), (Port("shared", 0, 5),), LINKS)
 
 
-def table(*hops):
+def table(*grown):
     return Timetable(
-        Fabric.of(LINE, 1e6), (0, 0, 0), [GrownMessage(link, at, at + 10, (chunk,)) for link, at, chunk in hops]
+        Fabric.of(LINE, 1e6), (0, 0, 0), [GrownMessage(link, at, at + 10, (chunk,)) for link, at, chunk in grown]
     )
 
 
@@ -37,7 +37,7 @@ def test_a_port_and_a_link_have_to_be_free_at_the_same_time():
 def test_what_is_taken_out_leaves_no_trace():
     one, two = table((0, 0, 0), (0, 10, 1)), table((0, 0, 0))
     assert one.take(Delivery(1, 1)) == EnteredLink(0, 10)
-    assert one.hops() == two.hops()
+    assert one.grown() == two.grown()
     assert one.earliest_us(0, 0) == two.earliest_us(0, 0) == 10
 
 
@@ -53,7 +53,7 @@ def test_closing_up_keeps_the_order_and_leaves_no_gap():
     busy = table((0, 5, 0), (0, 25, 1), (2, 35, 1), (2, 60, 0))
     busy.close_up()
     # The port holds the second message on link 2 up no longer than the link does.
-    assert [hop.start_us for hop in busy.hops()] == pytest.approx([0, 10, 20, 30])
+    assert [hop.start_us for hop in busy.grown()] == pytest.approx([0, 10, 20, 30])
     assert busy.last() == (40, [Delivery(0, 2)])
 
 
@@ -63,4 +63,4 @@ def test_what_begins_together_at_a_port_that_costs_nothing_can_be_taken_out_one_
     busy.close_up()
     assert busy.take(Delivery(0, 2)) == EnteredLink(2, 0)
     assert busy.take(Delivery(1, 1)) == EnteredLink(0, 0)
-    assert busy.hops() == ()
+    assert busy.grown() == ()

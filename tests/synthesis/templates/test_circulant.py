@@ -19,29 +19,33 @@ MIB = 1 << 20
 def test_pieces_reach_all_ranks_in_the_fewest_rounds(num_ranks, pieces, random):
     ranks = random.sample(range(num_ranks), num_ranks)
     rounds = Circulant.of(num_ranks)
-    moves = list(rounds.moves(tuple(ranks), pieces))
+    messages = list(rounds.messages(tuple(ranks), pieces))
     held = {rank: set(range(pieces)) if rank == ranks[0] else set() for rank in ranks}
     at = defaultdict(list)
-    for move in moves:
-        assert move.end == move.start + 1
-        at[move.start].append(move)
+    for message in messages:
+        assert message.end == message.start + 1
+        at[message.start].append(message)
     for start in sorted(at):
-        assert len({move.src for move in at[start]}) == len({move.dst for move in at[start]}) == len(at[start])
-        assert all(held[move.src].issuperset(move.chunks) for move in at[start])
-        for move in at[start]:
-            held[move.dst].update(move.chunks)
+        assert (
+            len({message.src for message in at[start]}) == len({message.dst for message in at[start]}) == len(at[start])
+        )
+        assert all(held[message.src].issuperset(message.chunks) for message in at[start])
+        for message in at[start]:
+            held[message.dst].update(message.chunks)
     assert all(len(has) == pieces for has in held.values())
-    assert len(moves) == pieces * (num_ranks - 1)  # everything comes once
+    assert len(messages) == pieces * (num_ranks - 1)  # everything comes once
     # 2^q ranks can know the last piece q rounds after it leaves the root, which sends the others before.
     assert max(at) + 1 <= pieces - 1 + (num_ranks - 1).bit_length()
 
 
 def test_three_ranks_by_hand():
     """In even rounds everyone sends to the next rank, in odd ones to the one after that; 3 pieces take 4 rounds."""
-    moves = [(move.start, move.src, move.dst, move.chunks) for move in Circulant.of(3).moves((0, 1, 2), 3)]
+    messages = [
+        (message.start, message.src, message.dst, message.chunks) for message in Circulant.of(3).messages((0, 1, 2), 3)
+    ]
     root_sends = [(0, 0, 1, (0,)), (1, 0, 2, (1,)), (2, 0, 1, (2,)), (3, 0, 2, (2,))]
     others_pass_on = [(2, 1, 2, (0,)), (3, 2, 1, (1,))]
-    assert sorted(moves) == sorted(root_sends + others_pass_on)
+    assert sorted(messages) == sorted(root_sends + others_pass_on)
 
 
 def test_the_number_of_pieces_balances_rounds_and_what_is_sent_again():

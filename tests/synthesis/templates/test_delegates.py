@@ -27,7 +27,7 @@ def test_every_node_meets_every_other_in_each_group():
 
 def test_ways_go_inside_across_and_inside():
     """Rank 1 of node 0 to place 6 of node 2: the delegate to node 2 in the upper group is at place 4 + 2."""
-    way = delegates("ndv4-x4").way
+    way = delegates("ndv4-x4").path
     assert way(1, 16 + 6) == (1, 0, 2, 6, 16 + 6, 16 + 6, 16 + 6)
     assert way(1, 16 + 5) == (1, 0, 2, 6, 16 + 6, 16 + 7, 16 + 5)
     assert way(1, 6) == (1, 0, 2, 6)

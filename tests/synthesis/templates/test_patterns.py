@@ -9,16 +9,16 @@ from tests.instances import MB
 from tests.synthesis.templates.machines import load
 
 
-def got(moves, held):
+def got(messages, held):
     """Chunks of every rank after the moves, checked on the way."""
     now = {rank: set(chunks) for rank, chunks in held.items()}
-    for time in sorted({move.start for move in moves}):
-        arriving = [move for move in moves if move.start == time]
-        for move in arriving:
-            assert set(move.chunks) <= now[move.src], "sent before it was there"
-        for move in arriving:
-            assert now[move.dst].isdisjoint(move.chunks), "came twice"
-            now[move.dst] |= set(move.chunks)
+    for time in sorted({message.start for message in messages}):
+        arriving = [message for message in messages if message.start == time]
+        for message in arriving:
+            assert set(message.chunks) <= now[message.src], "sent before it was there"
+        for message in arriving:
+            assert now[message.dst].isdisjoint(message.chunks), "came twice"
+            now[message.dst] |= set(message.chunks)
     return now
 
 
@@ -27,8 +27,8 @@ def got(moves, held):
 def test_a_pattern_brings_everything_to_everyone_once(name, size):
     site = TemplateSite(load(f"full:{size}"), MB)
     held = {rank: (rank,) for rank in range(size)}
-    moves = spread((axis(site, name, (tuple(range(size)),)),), held)
-    assert all(chunks == set(range(size)) for chunks in got(moves, held).values())
+    messages = spread((axis(site, name, (tuple(range(size)),)),), held)
+    assert all(chunks == set(range(size)) for chunks in got(messages, held).values())
 
 
 @pytest.mark.parametrize(

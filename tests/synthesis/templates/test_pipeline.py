@@ -60,11 +60,11 @@ def test_no_piece_is_passed_on_before_it_has_come_whatever_its_size(size_bytes):
     for machine in ("nvl72:1", "full:8"):
         trees = [inner_tree(load_topology(machine).num_ranks, 0, 3, tree) for tree in range(3)]
         held = {}
-        for move in (
-            Pipeline(TemplateSite(load_topology(machine), size_bytes), 0, size_bytes, (trees,)).best(12).moves()
+        for message in (
+            Pipeline(TemplateSite(load_topology(machine), size_bytes), 0, size_bytes, (trees,)).best(12).messages()
         ):
-            assert move.src == 0 or held[move.src, move.chunks] <= move.start
-            held[move.dst, move.chunks] = move.end
+            assert message.src == 0 or held[message.src, message.chunks] <= message.start
+            held[message.dst, message.chunks] = message.end
 
 
 @pytest.mark.parametrize(("topology", "there"), [(full(4), True), (ring(4, both_ways=True), False)])

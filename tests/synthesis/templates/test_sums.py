@@ -52,8 +52,8 @@ def through_one_port(latency_us):
 def test_an_exchange_that_ports_spoil_is_not_made(latency_us):
     """Three chunks take 31 us each; the second message leaves then, and the first one arrives with the latency after that."""
     site = through_one_port(latency_us)
-    moves = exchange(site, ((0, 1, 2),), DIRECT, (0, 1, 2))
-    assert (moves is not None) == (latency_us > 0)
+    messages = exchange(site, ((0, 1, 2),), DIRECT, (0, 1, 2))
+    assert (messages is not None) == (latency_us > 0)
     sums = adds_up(everyone_to_everyone(site.topology))
     assert sums == (latency_us > 0)
 
@@ -63,8 +63,8 @@ def test_messages_as_small_as_their_latency_may_be_exchanged():
     for latency_us, possible in ((0.9, False), (1.1, True)):
         ports = [Port(f"out {rank}", 1.0, 10.0) for rank in range(4)]
         links = [Link(link.src, link.dst, 1.0, 10.0, latency_us, (link.src,)) for link in full(4).links]
-        moves = exchange(TemplateSite(machine(4, links, ports), 0.0), ((0, 1, 2, 3),), DIRECT, (0,))
-        assert (moves is not None) == possible
+        messages = exchange(TemplateSite(machine(4, links, ports), 0.0), ((0, 1, 2, 3),), DIRECT, (0,))
+        assert (messages is not None) == possible
 
 
 def names(name, kind=Kind.ALLREDUCE, size_bytes=1024):

@@ -24,8 +24,8 @@ def plain(topology, kind=Kind.BROADCAST):
     return network_of(topology, kind, symmetric=False)
 
 
-def load_us(network, forest):
-    return sum(network.load(tree.used()) for tree in forest.trees).max() / forest.parts
+def load_us(network, tree_set):
+    return sum(network.load(tree.used()) for tree in tree_set.trees).max() / tree_set.parts
 
 
 # Microseconds for one megabyte down so many trees, by hand: every link of these takes 20 us (the ring's 10) for one megabyte.
@@ -51,11 +51,11 @@ LOADS = [
 )
 def test_trees_of_one_root_load_links_as_evenly_as_cuts_allow(topology, parts, expected_us):
     network = plain(topology)
-    forest = disjoint_trees(network, parts, never)
-    assert forest.load_us == pytest.approx(expected_us)
-    assert load_us(network, forest) == pytest.approx(expected_us)
-    assert len(forest.trees) == forest.parts == parts
-    assert all(spans(network, tree) for tree in forest.trees)
+    tree_set = disjoint_trees(network, parts, never)
+    assert tree_set.load_us == pytest.approx(expected_us)
+    assert load_us(network, tree_set) == pytest.approx(expected_us)
+    assert len(tree_set.trees) == tree_set.parts == parts
+    assert all(spans(network, tree) for tree in tree_set.trees)
 
 
 @given(problems(kinds=(Kind.ALLGATHER, Kind.BROADCAST), most_ranks=5), st.integers(1, 4))
@@ -63,14 +63,14 @@ def test_trees_of_one_root_load_links_as_evenly_as_cuts_allow(topology, parts, e
 def test_forests_are_whole_and_between_the_packing_and_the_rounded_one(drawn, parts):
     network = CapacityNetwork.of(Problem.build(drawn.topology, drawn.collective, None, MB).without_symmetry())
     assume(shares_only_links(network))
-    forest = disjoint_trees(network, parts, never)
-    assert [tree.root for tree in forest.trees] == [r for r in range(len(network.roots)) for _ in range(parts)]
-    assert all(spans(network, tree) for tree in forest.trees)
+    tree_set = disjoint_trees(network, parts, never)
+    assert [tree.root for tree in tree_set.trees] == [r for r in range(len(network.roots)) for _ in range(parts)]
+    assert all(spans(network, tree) for tree in tree_set.trees)
     packing = pack_trees(network, never)
-    assert load_us(network, forest) <= forest.load_us * (1 + 1e-9)
+    assert load_us(network, tree_set) <= tree_set.load_us * (1 + 1e-9)
     assert (
         packing.bound_us * (1 - 1e-6)
-        <= forest.load_us
+        <= tree_set.load_us
         <= round_packing(network, packing, parts, never).load_us * (1 + 1e-6)
     )
 
@@ -110,15 +110,15 @@ def test_trees_are_nearly_as_shallow_as_the_machine():
 def test_a_link_that_a_later_tree_needs_is_left_to_it():
     """Rank 2 is reached over 0 -> 2 and 1 -> 2. If the first tree took both 0 -> 1 and 1 -> 2, no link would lead the second to rank 1."""
     network = plain(machine(3, [Link(0, 1, 1, 1), Link(0, 2, 1, 1), Link(1, 2, 1, 1), Link(2, 1, 1, 1)]))
-    forest = disjoint_trees(network, 2, never)
-    assert forest.load_us == pytest.approx(0.5)
-    assert np.bincount(np.concatenate([tree.used() for tree in forest.trees])).tolist() == [1, 1, 1, 1]
+    tree_set = disjoint_trees(network, 2, never)
+    assert tree_set.load_us == pytest.approx(0.5)
+    assert np.bincount(np.concatenate([tree.used() for tree in tree_set.trees])).tolist() == [1, 1, 1, 1]
 
 
 def test_links_that_take_no_time_carry_all_trees():
     network = plain(machine(3, [Link(0, 1, 1.0, 0.0), Link(1, 2, 1.0, 2.0), Link(0, 2, 1.0, 2.0)]))
-    forest = disjoint_trees(network, 2, never)
-    assert forest.load_us == pytest.approx(1.0)
+    tree_set = disjoint_trees(network, 2, never)
+    assert tree_set.load_us == pytest.approx(1.0)
 
 
 def test_all_roots_of_an_all_gather_grow_side_by_side():

@@ -12,13 +12,13 @@ from taccl_py.runtimes import EXECUTOR
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.trees.engine import synthesize_trees
-from taccl_py.synthesis.trees.hub import both_ways, hub_of, shared_out
-from taccl_py.synthesis.trees.jobs import gather_jobs, reduce_jobs
+from taccl_py.synthesis.trees.hub import both_directions, hub_of, shared_out
 from taccl_py.synthesis.trees.lift import lifted
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, list_schedule
 from taccl_py.synthesis.trees.packing import pack_trees
 from taccl_py.synthesis.trees.rounding import round_packing
+from taccl_py.synthesis.trees.transfers import gather_transfers, reduce_transfers
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link
 from taccl_py.verify.schedule import verify_schedule
@@ -45,7 +45,7 @@ def test_the_hub_is_where_the_farthest_rank_is_nearest(topology, hub):
 def test_a_link_loads_what_the_link_back_does():
     """Of a mesh of 3 by 3 trees take 8 of 12 links in both directions: a megabyte takes 20 us on each, 2/3 of it on the average one."""
     network = from_hub(load_topology("mesh:3x3"))
-    both = both_ways(network)
+    both = both_directions(network)
     assert np.count_nonzero(network.load(np.array([0]))) == 1
     assert np.count_nonzero(both.load(np.array([0]))) == 2
     assert pack_trees(both, never).load_us == pytest.approx(20 * 8 / 12)
@@ -67,11 +67,13 @@ def test_corners_of_a_mesh_need_not_get_and_give_as_much_as_all_ranks():
 def through_hub(topology, parts, cuts, size_bytes):
     """A plan along so many trees, in chunks of which every rank has equally many, and its demand."""
     network, backward = from_hub(topology), from_hub(topology.reversed())
-    packed = both_ways(network)
-    forest = round_packing(packed, pack_trees(packed, never), parts, never)
-    jobs = tuple(gather_jobs(network, forest, cuts, reduce_jobs(network, backward, forest, cuts)))
+    packed = both_directions(network)
+    tree_set = round_packing(packed, pack_trees(packed, never), parts, never)
+    transfers = tuple(gather_transfers(network, tree_set, cuts, reduce_transfers(network, backward, tree_set, cuts)))
     costs = PieceCosts.of(network, size_bytes / (parts * cuts), (1,) * (parts * cuts))
-    choice = OrderChoice(jobs, costs, parts * cuts, DispatchRule(), list_schedule(jobs, costs, DispatchRule()))
+    choice = OrderChoice(
+        transfers, costs, parts * cuts, DispatchRule(), list_schedule(transfers, costs, DispatchRule())
+    )
     demand = Demand(topology, Kind.ALLREDUCE, size_bytes)
     return network, demand, shared_out(demand, choice)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from taccl_py.collective import Collective, Kind
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.problem import Problem
-from taccl_py.synthesis.trees.hub import both_ways
+from taccl_py.synthesis.trees.hub import both_directions
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.oriented import HubTrees
 from taccl_py.synthesis.trees.packing import pack_trees
@@ -24,9 +24,9 @@ def hub_trees(topology):
     return network, HubTrees(network, Limits(), never)
 
 
-def load_us(network, forest):
+def load_us(network, tree_set):
     """Of the fullest link if it carries what goes up the trees and what comes down."""
-    return sum(both_ways(network).load(tree.used()) for tree in forest.trees).max() / forest.parts
+    return sum(both_directions(network).load(tree.used()) for tree in tree_set.trees).max() / tree_set.parts
 
 
 # Edges of a tree by pairs of neighbours, times the 20 us (the ring's 10) that a megabyte takes; then numbers of trees and their load.
@@ -45,11 +45,11 @@ def test_trees_load_links_as_little_as_trees_can(topology, least, wholes):
     assert trees.least_load_us() == pytest.approx(20 * least)
     for parts, load in wholes.items():
         assert trees.least_load_us(parts) == pytest.approx(20 * load)
-        forest = trees.grown(parts)
-        assert len(forest.trees) == forest.parts == parts
-        assert all(spans(network, tree) for tree in forest.trees)
-        assert forest.load_us == pytest.approx(20 * load)
-        assert load_us(network, forest) == pytest.approx(20 * load)
+        tree_set = trees.grown(parts)
+        assert len(tree_set.trees) == tree_set.parts == parts
+        assert all(spans(network, tree) for tree in tree_set.trees)
+        assert tree_set.load_us == pytest.approx(20 * load)
+        assert load_us(network, tree_set) == pytest.approx(20 * load)
 
 
 @st.composite
@@ -82,11 +82,11 @@ def test_no_trees_are_lighter(topology, parts):
         if joins_all(chosen)
     ]
     least_us = min(sum(chosen).max() for chosen in combinations_with_replacement(loads, parts)) / parts
-    forest = trees.grown(parts)
-    assert forest.load_us == pytest.approx(least_us)
-    assert load_us(network, forest) == pytest.approx(least_us)
-    assert all(spans(network, tree) for tree in forest.trees)
-    assert trees.least_load_us() == pytest.approx(pack_trees(both_ways(network), never).load_us, rel=1e-4)
+    tree_set = trees.grown(parts)
+    assert tree_set.load_us == pytest.approx(least_us)
+    assert load_us(network, tree_set) == pytest.approx(least_us)
+    assert all(spans(network, tree) for tree in tree_set.trees)
+    assert trees.least_load_us() == pytest.approx(pack_trees(both_directions(network), never).load_us, rel=1e-4)
 
 
 def test_other_seeds_give_other_trees_of_the_same_load_and_every_seed_always_the_same():

@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl_py.runtimes import MAX_COUNT
-from taccl_py.synthesis.trees.jobs import PieceMessage
 from taccl_py.synthesis.trees.order import DispatchRule, PieceCosts, list_schedule
 from taccl_py.synthesis.trees.packing import pack_trees
 from taccl_py.synthesis.trees.rails import RailSearch, TreeRails, cut_messages
+from taccl_py.synthesis.trees.transfers import PieceTransfer
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.degrade import Degradation, degraded, parse_link
 from tests.instances import MB, ring
@@ -82,9 +82,9 @@ def test_there_are_no_rails_where_nodes_differ_or_places_are_out_of_reach(topolo
 def test_every_rank_gets_every_chunk_once_in_a_plan_that_keeps_the_rules(topology):
     network = network_of(topology)
     choice = search(topology).best()
-    check(choice.jobs, choice.costs, choice.plan)
+    check(choice.transfers, choice.costs, choice.plan)
     for root, own in enumerate(network.roots):
-        got = [(int(network.dst[j.link]), p) for j in choice.jobs if j.root == root for p in range(j.piece, j.end)]
+        got = [(int(network.dst[j.link]), p) for j in choice.transfers if j.root == root for p in range(j.piece, j.end)]
         ranks = [rank for rank in range(network.num_ranks) if rank != own]
         assert sorted(got) == [(rank, piece) for rank in ranks for piece in range(choice.num_chunks)]
 
@@ -95,31 +95,36 @@ def test_the_plan_is_near_to_the_time_of_the_nics():
     assert pack_trees(network, never).load_us * SHARE_BYTES / MB == pytest.approx(1920)
     choice = search(boxes(4)).best()
     assert 1920 + 3 * 2.6 < choice.plan.end_us < 1920 * 1.03
-    crossing = [job for job in choice.jobs if network.src[job.link] // PER_BOX != network.dst[job.link] // PER_BOX]
+    crossing = [
+        transfer
+        for transfer in choice.transfers
+        if network.src[transfer.link] // PER_BOX != network.dst[transfer.link] // PER_BOX
+    ]
     assert len(crossing) < 20
 
 
 def test_early_turns_go_first_and_jobs_of_different_turns_do_not_share_a_message():
     network = network_of(ring(2))
-    jobs = [
-        PieceMessage(0, 2, 0, reduce=False, after=(), span=2),
-        PieceMessage(0, 0, 0, reduce=False, after=(), turn=1),
+    transfers = [
+        PieceTransfer(0, 2, 0, reduce=False, after=(), span=2),
+        PieceTransfer(0, 0, 0, reduce=False, after=(), turn=1),
     ]
-    jobs += [PieceMessage(0, 1, 0, reduce=False, after=(), turn=2)]
+    transfers += [PieceTransfer(0, 1, 0, reduce=False, after=(), turn=2)]
     costs = PieceCosts.of(network, MB, (1, 1, 1, 1))
-    plan = list_schedule(jobs, costs, DispatchRule(patience=1.0))
-    assert [batch.jobs for batch in plan.batches] == [(0,), (1,), (2,)]
-    check(jobs, costs, plan)
+    plan = list_schedule(transfers, costs, DispatchRule(patience=1.0))
+    assert [message.transfers for message in plan.messages] == [(0,), (1,), (2,)]
+    check(transfers, costs, plan)
 
 
 def test_neighbours_of_several_pieces_share_a_message_in_both_directions():
     network = network_of(ring(2))
-    jobs = [
-        PieceMessage(0, first, 0, reduce=False, after=(), span=span) for first, span in ((2, 3), (0, 2), (5, 1), (7, 1))
+    transfers = [
+        PieceTransfer(0, first, 0, reduce=False, after=(), span=span)
+        for first, span in ((2, 3), (0, 2), (5, 1), (7, 1))
     ]
     costs = PieceCosts.of(network, MB, (1,) * 8)
-    plan = list_schedule(jobs, costs, DispatchRule(least=1e9))
-    assert sorted(batch.jobs for batch in plan.batches) == [(1, 0, 2), (3,)]
+    plan = list_schedule(transfers, costs, DispatchRule(least=1e9))
+    assert sorted(message.transfers for message in plan.messages) == [(1, 0, 2), (3,)]
 
 
 def test_a_machine_whose_nodes_are_nearly_full_too_is_served_within_three_per_cent():

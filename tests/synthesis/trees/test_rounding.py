@@ -39,12 +39,12 @@ def hops(network, tree):
 def test_there_is_a_tree_for_every_part_and_the_load_is_theirs(drawn, parts):
     network = CapacityNetwork.of(Problem.build(drawn.topology, drawn.collective, None, MB))
     packing = pack_trees(network, never)
-    forest = round_packing(network, packing, parts, never)
-    assert [tree.root for tree in forest.trees] == [r for r in range(len(network.roots)) for _ in range(parts)]
-    assert all(spans(network, tree) for tree in forest.trees)
-    load = sum(network.load(tree.used()) for tree in forest.trees) / parts
-    assert load.max() == pytest.approx(forest.load_us)
-    assert forest.load_us >= least_load_us(network, packing.bound_us * (1 - 1e-6), parts) * (1 - 1e-6)
+    tree_set = round_packing(network, packing, parts, never)
+    assert [tree.root for tree in tree_set.trees] == [r for r in range(len(network.roots)) for _ in range(parts)]
+    assert all(spans(network, tree) for tree in tree_set.trees)
+    load = sum(network.load(tree.used()) for tree in tree_set.trees) / parts
+    assert load.max() == pytest.approx(tree_set.load_us)
+    assert tree_set.load_us >= least_load_us(network, packing.bound_us * (1 - 1e-6), parts) * (1 - 1e-6)
 
 
 # Losses of whole trees against the best packing that must not get worse, with the number of trees for each root.
@@ -67,21 +67,21 @@ LOSSES = [
 
 @pytest.mark.parametrize(("topology", "parts", "loss"), LOSSES, ids=lambda value: str(getattr(value, "name", value)))
 def test_a_few_whole_trees_lose_little(topology, parts, loss):
-    _, packing, forest = rounded(topology, parts)
-    assert forest.load_us <= packing.bound_us * (1 + loss + 2e-3)
+    _, packing, tree_set = rounded(topology, parts)
+    assert tree_set.load_us <= packing.bound_us * (1 + loss + 2e-3)
 
 
 def test_trees_of_boxes_have_two_hops():
-    network, _, forest = rounded(boxes(4), 1)
-    assert hops(network, forest.trees[0]) == 2
+    network, _, tree_set = rounded(boxes(4), 1)
+    assert hops(network, tree_set.trees[0]) == 2
 
 
 def test_ranks_hang_as_near_to_the_root_as_the_load_allows():
     # Links of the root are fast, so all three ranks can hang there although a chain would load them less.
     links = [Link(0, r, 1.0, 1.0) for r in (1, 2, 3)] + [Link(r, r + 1, 1.0, 1.0) for r in (1, 2)]
     network = network_of(machine(4, links), Kind.BROADCAST)
-    forest = round_packing(network, pack_trees(network, never), 1, never)
-    assert hops(network, forest.trees[0]) == 1
+    tree_set = round_packing(network, pack_trees(network, never), 1, never)
+    assert hops(network, tree_set.trees[0]) == 1
 
 
 def test_the_least_load_is_a_multiple_of_a_part():
@@ -94,8 +94,8 @@ def test_the_least_load_is_a_multiple_of_a_part():
 def test_out_of_time_the_trees_are_still_whole():
     network = network_of(load_topology("mi250x"))
     packing = pack_trees(network, lambda: True)
-    forest = round_packing(network, packing, 3, lambda: True)
-    assert all(spans(network, tree) for tree in forest.trees)
+    tree_set = round_packing(network, packing, 3, lambda: True)
+    assert all(spans(network, tree) for tree in tree_set.trees)
 
 
 def test_rounding_is_deterministic():

@@ -2,17 +2,17 @@ import numpy as np
 import pytest
 
 from taccl_py.synthesis.trees.packing import pack_trees
-from taccl_py.synthesis.trees.shallow import shallow_grounds
+from taccl_py.synthesis.trees.shallow import shallow_machines
 from taccl_py.topology.catalog import load_topology
 from tests.instances import ring
 from tests.synthesis.trees.boxes import boxes
 from tests.synthesis.trees.test_packing import network_of, never
 
 
-def grounds(topology):
+def machines(topology):
     network = network_of(topology)
     packing = pack_trees(network, never)
-    return network, packing, shallow_grounds(network, packing, 1.0, never)
+    return network, packing, shallow_machines(network, packing, 1.0, never)
 
 
 def load_us(network, packing):
@@ -22,15 +22,15 @@ def load_us(network, packing):
 
 @pytest.mark.parametrize("topology", [boxes(3), load_topology("mi250x"), load_topology("mi250x", 2)], ids=str)
 def test_next_to_no_throughput_is_given_up(topology):
-    network, packing, found = grounds(topology)
+    network, packing, found = machines(topology)
     assert found
-    for ground in found:
-        assert load_us(network, ground.packing) <= packing.load_us * 1.002 * (1 + 1e-6)
+    for machine in found:
+        assert load_us(network, machine.packing) <= packing.load_us * 1.002 * (1 + 1e-6)
 
 
 def test_only_roots_send_to_their_own_place_in_other_boxes():
-    network, _, (ground, *_) = grounds(boxes(3))
-    for tree in ground.packing.trees:
+    network, _, (machine, *_) = machines(boxes(3))
+    for tree in machine.packing.trees:
         for link in tree.used().tolist():
             src, dst = int(network.src[link]), int(network.dst[link])
             if src // 8 != dst // 8:
@@ -39,7 +39,7 @@ def test_only_roots_send_to_their_own_place_in_other_boxes():
 
 
 def test_where_there_is_one_way_only_it_stays():
-    network, packing, found = grounds(ring(5))
+    network, packing, found = machines(ring(5))
     assert [len(tree.used()) for tree in found[0].packing.trees] == [4]
     assert found[0].packing.load_us == pytest.approx(packing.load_us)
     assert np.array_equal(found[0].packing.trees[0].links, packing.trees[0].links)
@@ -47,7 +47,7 @@ def test_where_there_is_one_way_only_it_stays():
 
 
 def test_trees_of_two_mi250x_become_shallower():
-    network, packing, found = grounds(load_topology("mi250x", 2))
+    network, packing, found = machines(load_topology("mi250x", 2))
 
     def depth(tree):
         above = {int(network.dst[link]): int(network.src[link]) for link in tree.used().tolist()}

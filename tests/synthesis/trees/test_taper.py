@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.trees.grove import SharedTreeSet
-from taccl_py.synthesis.trees.jobs import PieceMessage, TreePiece, number_pieces, piece_jobs
 from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, list_schedule
 from taccl_py.synthesis.trees.packing import SpanningTree, pack_trees
 from taccl_py.synthesis.trees.resize import resized
-from taccl_py.synthesis.trees.shallow import PackedMachine, shallow_grounds
-from taccl_py.synthesis.trees.taper import TaperSearch, even_stands, uneven_stand
+from taccl_py.synthesis.trees.shallow import PackedMachine, shallow_machines
+from taccl_py.synthesis.trees.shared_trees import SharedTreeSet
+from taccl_py.synthesis.trees.taper import TaperSearch, even_tree_sets, uneven_tree_set
+from taccl_py.synthesis.trees.transfers import PieceTransfer, TreePiece, number_pieces, piece_transfers
 from tests.instances import MB, ring
 from tests.synthesis.trees.boxes import boxes
 from tests.synthesis.trees.test_order import check
@@ -20,10 +20,10 @@ COUNTS = [1 << bit for bit in range(11)]
 
 def search(topology):
     network = network_of(topology)
-    ground = PackedMachine(network, pack_trees(network, never))
+    machine = PackedMachine(network, pack_trees(network, never))
     return [
-        TaperSearch(network, stand, lambda count: SHARE_BYTES / count, COUNTS, never)
-        for stand in even_stands(ground, never)
+        TaperSearch(network, candidate, lambda count: SHARE_BYTES / count, COUNTS, never)
+        for candidate in even_tree_sets(machine, never)
     ]
 
 
@@ -49,38 +49,43 @@ def test_no_setting_nearby_is_better_than_the_best_plan():
     (first, *_) = search(boxes(2))
     choice = first.best()
     for taper in (0.0, choice.rule.taper):
-        plan = list_schedule(choice.jobs, choice.costs, DispatchRule(taper=taper))
+        plan = list_schedule(choice.transfers, choice.costs, DispatchRule(taper=taper))
         assert plan.end_us >= choice.plan.end_us * (1 - 1e-9) or taper == 0.0
 
 
 def test_trees_that_carry_more_have_more_pieces_and_all_pieces_have_chunks():
     network = network_of(boxes(2))
     (tree, *_) = pack_trees(network, never).trees
-    stand = uneven_stand(SharedTreeSet((tree, tree, tree), (0.7, 0.299, 0.001)))
-    choice = TaperSearch(network, stand, lambda count: SHARE_BYTES / count, COUNTS, never).best()
+    candidate = uneven_tree_set(SharedTreeSet((tree, tree, tree), (0.7, 0.299, 0.001)))
+    choice = TaperSearch(network, candidate, lambda count: SHARE_BYTES / count, COUNTS, never).best()
     (sizes,) = choice.costs.chunks
-    cuts = next(cuts for cuts in stand.cuts if sum(cuts) == len(sizes))
+    cuts = next(cuts for cuts in candidate.cuts if sum(cuts) == len(sizes))
     assert cuts[0] > cuts[1] > cuts[2] == 1
     assert sum(sizes) == choice.num_chunks == 256
     assert sizes[-1] == 1
     assert sum(sizes[: cuts[0]]) == pytest.approx(0.7 * 256, abs=2)
-    check(choice.jobs, choice.costs, choice.plan)
+    check(choice.transfers, choice.costs, choice.plan)
 
 
 def test_a_root_that_stays_sends_all_to_one_receiver_before_the_next():
     """Three boxes: with two pieces over each tree, whole shares cross to one box and then to the other."""
     network = network_of(boxes(3))
-    (tree, *_) = shallow_grounds(network, pack_trees(network, never), 1.0, never)[0].packing.trees
+    (tree, *_) = shallow_machines(network, pack_trees(network, never), 1.0, never)[0].packing.trees
     numbered = number_pieces([tree], (2,), apart=True)
-    jobs = piece_jobs(network, [tree], numbered)
+    transfers = piece_transfers(network, [tree], numbered)
     costs = PieceCosts.of(network, MB, (1, 1))
-    crossing = [i for i, job in enumerate(jobs) if network.src[job.link] // 8 != network.dst[job.link] // 8]
+    crossing = [
+        i for i, transfer in enumerate(transfers) if network.src[transfer.link] // 8 != network.dst[transfer.link] // 8
+    ]
 
     def receivers(rule):
-        plan = list_schedule(jobs, costs, rule)
-        check(jobs, costs, plan)
+        plan = list_schedule(transfers, costs, rule)
+        check(transfers, costs, plan)
         sent = sorted(
-            (batch.start_us, network.dst[jobs[i].link]) for batch in plan.batches for i in batch.jobs if i in crossing
+            (message.start_us, network.dst[transfers[i].link])
+            for message in plan.messages
+            for i in message.transfers
+            if i in crossing
         )
         return [int(receiver) for _, receiver in sent]
 
@@ -98,18 +103,18 @@ def test_what_one_step_cannot_carry_pays_alpha_again():
 
 
 def test_faster_links_get_larger_pieces():
-    """Two jobs of one root, over a slow link and a fast one at once: twelve thirteenths go over the fast one."""
+    """Two transfers of one root, over a slow link and a fast one at once: twelve thirteenths go over the fast one."""
     network = network_of(boxes(2))
     slow, fast = (
         next(i for i, link in enumerate(network.problem.topology.links) if (link.src, link.dst) == ends)
         for ends in ((0, 8), (0, 1))
     )
-    jobs = (PieceMessage(0, 0, slow, reduce=False, after=()), PieceMessage(0, 1, fast, reduce=False, after=()))
+    transfers = (PieceTransfer(0, 0, slow, reduce=False, after=()), PieceTransfer(0, 1, fast, reduce=False, after=()))
     costs = PieceCosts.of(network, SHARE_BYTES / 2, (1, 1))
     rule = DispatchRule()
-    choice = OrderChoice(jobs, costs, 2, rule, list_schedule(jobs, costs, rule))
+    choice = OrderChoice(transfers, costs, 2, rule, list_schedule(transfers, costs, rule))
     better = resized(choice, lambda count: SHARE_BYTES / count, COUNTS, Limits())
     # 25 and 300 GB/s: the fast link carries 12 of 13 parts, and both take 64 MB / 325 GB/s = 197 us.
     assert better.plan.end_us == pytest.approx(197 + 2.6, rel=0.05)
     assert sum(better.costs.chunks[0]) == better.num_chunks
-    check(jobs, better.costs, better.plan)
+    check(transfers, better.costs, better.plan)

@@ -5,11 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl_py.collective import Collective, Kind
-from taccl_py.synthesis.trees.jobs import gather_jobs
 from taccl_py.synthesis.trees.lift import lifted
 from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, list_schedule
 from taccl_py.synthesis.trees.packing import pack_trees
 from taccl_py.synthesis.trees.rounding import round_packing
+from taccl_py.synthesis.trees.transfers import gather_transfers
 from taccl_py.synthesis.trees.turnaround import is_own_reverse, turned_around
 from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.schedule import verify_schedule
@@ -22,11 +22,11 @@ SHARE_BYTES = 12 * MB
 
 def gathered(network, cuts, sizes=None):
     """An AllGather along one tree for each root, in so many pieces of these sizes in chunks."""
-    forest = round_packing(network, pack_trees(network, never), 1, never)
+    tree_set = round_packing(network, pack_trees(network, never), 1, never)
     sizes = sizes or (1,) * cuts
-    jobs = tuple(gather_jobs(network, forest, cuts))
+    transfers = tuple(gather_transfers(network, tree_set, cuts))
     costs = PieceCosts.of(network, SHARE_BYTES / sum(sizes), sizes)
-    return OrderChoice(jobs, costs, sum(sizes), DispatchRule(), list_schedule(jobs, costs, DispatchRule()))
+    return OrderChoice(transfers, costs, sum(sizes), DispatchRule(), list_schedule(transfers, costs, DispatchRule()))
 
 
 def summed(topology, sums, rest):
@@ -59,15 +59,15 @@ def test_plans_in_different_pieces_are_cut_where_either_is():
     assert verify_schedule(schedule) == ()
     assert found.num_chunks == 12
     assert found.costs.chunks == ((3, 3, 4, 2),)
-    small, large = (job for job in found.jobs if not job.reduce)
-    assert [(found.jobs[i].piece, found.jobs[i].end) for i in small.after] == [(0, 2)]
-    assert [(found.jobs[i].piece, found.jobs[i].end) for i in large.after] == [(0, 2), (2, 3), (3, 4)]
+    small, large = (transfer for transfer in found.transfers if not transfer.reduce)
+    assert [(found.transfers[i].piece, found.transfers[i].end) for i in small.after] == [(0, 2)]
+    assert [(found.transfers[i].piece, found.transfers[i].end) for i in large.after] == [(0, 2), (2, 3), (3, 4)]
 
 
 def test_pieces_without_chunks_are_left_out():
     found, schedule = summed(ring(3), {"cuts": 3, "sizes": (2, 0, 2)}, {"cuts": 2, "sizes": (4, 0)})
     assert verify_schedule(schedule) == ()
-    assert all(job.span > 0 for job in found.jobs)
+    assert all(transfer.span > 0 for transfer in found.transfers)
 
 
 @given(problems(kinds=(Kind.ALLGATHER,), most_ranks=5), st.data())

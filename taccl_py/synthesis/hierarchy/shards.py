@@ -1,8 +1,8 @@
-"""Broadcast in shares: every other node first gets one share of the data, and then nodes that have different ones exchange them.
+"""Broadcast in shards: every other node first gets one shard of the data, and then nodes that have different ones exchange them.
 
-A share spreads over the nodes that are to have it in as few rounds as possible, because all ranks of a node that has it send: the rank
+A shard spreads over the nodes that are to have it in as few rounds as possible, because all ranks of a node that has it send: the rank
 that got it tells the others of its node, and each of them another node over a NIC of its own. So 64 nodes of eight ranks take three
-messages between nodes one after the other, of an eighth of the data each, where a tree of nodes takes six. It is the way of van de
+messages between nodes one after the other, of an eighth of the data each, where a tree of nodes takes six. It is the algorithm of van de
 Geijn's scatter and collect, with whole nodes in place of processors: Barnett et al., Building a high-performance collective
 communication library, Supercomputing 1994, section 4.
 """
@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
-from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
 
 
-def share_moves(cluster: LaneCluster, inside: str, root: int, size_bytes: float) -> Moves:
-    """Moves with the times that they should take.
+def shard_messages(cluster: LaneCluster, inside: str, root: int, size_bytes: float) -> TemplateMessages:
+    """Messages with the times that they should take.
 
     Parameters
     ----------
@@ -32,78 +32,78 @@ def share_moves(cluster: LaneCluster, inside: str, root: int, size_bytes: float)
     size_bytes
         Size of the buffer, which has a chunk for each place of a node.
     """
-    return _ShardPlan(cluster, inside, root, size_bytes / len(cluster.nodes[0])).moves()
+    return _ShardPlan(cluster, inside, root, size_bytes / len(cluster.nodes[0])).messages()
 
 
 @dataclass
 class _ShardPlan:
-    """Moves as they are planned one after the other, each as early as its ports allow."""
+    """Messages as they are planned one after the other, each as early as its ports allow."""
 
     cluster: LaneCluster
     inside: str
     root: int
-    share_bytes: float
+    shard_bytes: float
     _found: list[TemplateMessage] = field(default_factory=list)
-    # When a rank has a share, and when a rank's port is free again.
+    # When a rank has a shard, and when a rank's port is free again.
     _holds_us: dict[tuple[int, int], float] = field(default_factory=dict)
     _free_us: dict[tuple[int, bool, str], float] = field(default_factory=dict)
 
-    def moves(self) -> Moves:
+    def messages(self) -> TemplateMessages:
         """Everything."""
         first = self.cluster.site.topology.node_of[self.root]
         home, *others = [*self.cluster.nodes[first:], *self.cluster.nodes[:first]]
         places = range(len(home))
-        self._holds_us = {(self.root, share): 0.0 for share in places}
-        for share in places:
-            if home[share] != self.root:
-                self._send(self.root, home[share], (share,))
-        # Nodes that first get each share.
-        groups = [others[share :: len(home)] for share in places]
-        for share in places:
-            self._spread(share, home[share], groups[share])
-        self._hand_out(home, {rank: (share,) for share, rank in enumerate(home)}, DIRECT)
+        self._holds_us = {(self.root, shard): 0.0 for shard in places}
+        for shard in places:
+            if home[shard] != self.root:
+                self._send(self.root, home[shard], (shard,))
+        # Nodes that first get each shard.
+        groups = [others[shard :: len(home)] for shard in places]
+        for shard in places:
+            self._spread(shard, home[shard], groups[shard])
+        self._hand_out(home, {rank: (shard,) for shard, rank in enumerate(home)}, DIRECT)
         for row in range(len(groups[0])):
-            for share, group in enumerate(groups):
+            for shard, group in enumerate(groups):
                 if row < len(group):
-                    self._complete(share, group[row], [g[row] if row < len(g) else home for g in groups])
-        for share, group in enumerate(groups):
+                    self._complete(shard, group[row], [g[row] if row < len(g) else home for g in groups])
+        for shard, group in enumerate(groups):
             for node in group:
-                held = {node[self._rail(share, other)]: (other,) for other in places if other != share}
+                held = {node[self._rail(shard, other)]: (other,) for other in places if other != shard}
                 self._hand_out(node, held, self.inside)
-        return tuple(sorted(self._found, key=lambda move: move.start))
+        return tuple(sorted(self._found, key=lambda message: message.start))
 
-    def _spread(self, share: int, holder: int, group: Sequence[Sequence[int]]) -> None:
-        """A share from its rank in the root's node to a group of nodes: whoever can send first tells the next one."""
+    def _spread(self, shard: int, holder: int, group: Sequence[Sequence[int]]) -> None:
+        """A shard from its rank in the root's node to a group of nodes: whoever can send first tells the next one."""
         place = {rank: place for ranks in self.cluster.nodes for place, rank in enumerate(ranks)}
-        waiting = [(self._holds_us[holder, share], holder)]
+        waiting = [(self._holds_us[holder, shard], holder)]
         for node in group:
             _, src = heapq.heappop(waiting)
             dst = node[place[src]]
-            self._send(src, dst, (share,))
+            self._send(src, dst, (shard,))
             heapq.heappush(waiting, (self._free_us[src, False, "out"], src))
-            for rank in self._tell_all(node, dst, share):
-                heapq.heappush(waiting, (self._holds_us[rank, share], rank))
+            for rank in self._tell_all(node, dst, shard):
+                heapq.heappush(waiting, (self._holds_us[rank, shard], rank))
 
-    def _tell_all(self, node: Sequence[int], first: int, share: int) -> list[int]:
-        """A share from one rank to all of its node, each that has it telling others; all of them in order."""
+    def _tell_all(self, node: Sequence[int], first: int, shard: int) -> list[int]:
+        """A shard from one rank to all of its node, each that has it telling others; all of them in order."""
         start = node.index(first)
         order = [*node[start:], *node[:start]]
         know = 1
         while know < len(order):
             for src, dst in zip(order[:know], order[know : 2 * know], strict=False):
-                self._send(src, dst, (share,))
+                self._send(src, dst, (shard,))
             know *= 2
         return order
 
-    def _rail(self, share: int, other: int) -> int:
-        """Over which place a node of one share gets another one: over each place one at most, and from each place one at most."""
-        return (share + other) % len(self.cluster.nodes[0])
+    def _rail(self, shard: int, other: int) -> int:
+        """Over which place a node of one shard gets another one: over each place one at most, and from each place one at most."""
+        return (shard + other) % len(self.cluster.nodes[0])
 
-    def _complete(self, share: int, node: Sequence[int], row: Sequence[Sequence[int]]) -> None:
-        """Other shares to a node that has this one, from the nodes of its row; the root's node stands in for those that lack."""
+    def _complete(self, shard: int, node: Sequence[int], row: Sequence[Sequence[int]]) -> None:
+        """Other shards to a node that has this one, from the nodes of its row; the root's node stands in for those that lack."""
         for other, source in enumerate(row):
-            if other != share:
-                rail = self._rail(share, other)
+            if other != shard:
+                rail = self._rail(shard, other)
                 self._send(source[rail], node[rail], (other,))
 
     def _hand_out(self, node: Sequence[int], given: Mapping[int, tuple[int, ...]], inside: str) -> None:
@@ -126,16 +126,16 @@ class _ShardPlan:
                 if rank in held and other != self.root:
                     self._send(rank, other, held[rank])
 
-    def _send(self, src: int, dst: int, shares: tuple[int, ...]) -> None:
+    def _send(self, src: int, dst: int, shards: tuple[int, ...]) -> None:
         node_of = self.cluster.site.topology.node_of
         here = node_of[src] == node_of[dst]
-        num_bytes = self.share_bytes * len(shares)
+        num_bytes = self.shard_bytes * len(shards)
         lasts_us = self.cluster.node_us(num_bytes) if here else self.cluster.lane_us(num_bytes)
         ports = ((src, here, "out"), (dst, here, "in"))
-        ready_us = max(self._holds_us[src, share] for share in shares)
+        ready_us = max(self._holds_us[src, shard] for shard in shards)
         start_us = max(ready_us, *(self._free_us.get(port, 0.0) for port in ports))
         end_us = start_us + lasts_us
         self._free_us.update(dict.fromkeys(ports, end_us))
-        for share in shares:
-            self._holds_us[dst, share] = end_us
-        self._found.append(TemplateMessage(src, dst, tuple(sorted(shares)), start_us, end_us))
+        for shard in shards:
+            self._holds_us[dst, shard] = end_us
+        self._found.append(TemplateMessage(src, dst, tuple(sorted(shards)), start_us, end_us))

@@ -1,4 +1,4 @@
-"""Ways: everything that the engine could do on a machine, with estimates, and how to write it out."""
+"""Strategies: everything that the engine could do on a machine, with estimates, and how to write it out."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from taccl_py.collective import Kind
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand
-from taccl_py.synthesis.hierarchy.alltoall import Shuttle, alltoall_moves, shuttle_us
+from taccl_py.synthesis.hierarchy.alltoall import Shuttle, alltoall_messages, shuttle_us
 from taccl_py.synthesis.hierarchy.bundles import Bundles
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
-from taccl_py.synthesis.hierarchy.delegates import DelegateTimes, Delegation, delegate_moves, delegate_times, spreads
-from taccl_py.synthesis.hierarchy.exchange import exchange_moves, exchange_stages
-from taccl_py.synthesis.hierarchy.gather import allgather_moves, by_piece, by_share
-from taccl_py.synthesis.hierarchy.grid import GridTimes, LaneGrid, grid_moves, grid_times, grids
-from taccl_py.synthesis.hierarchy.halving import Halving, halving_moves, halvings
-from taccl_py.synthesis.hierarchy.outline import PATHS, Outline, OutlineTimeline, insides, timeline, ways_to_hear
+from taccl_py.synthesis.hierarchy.delegates import DelegateTimes, Delegation, delegate_messages, delegate_times, spreads
+from taccl_py.synthesis.hierarchy.exchange import exchange_messages, exchange_stages
+from taccl_py.synthesis.hierarchy.gather import allgather_messages, by_piece, by_shard
+from taccl_py.synthesis.hierarchy.grid import GridTimes, LaneGrid, grid_messages, grid_times, grids
+from taccl_py.synthesis.hierarchy.halving import Halving, halving_messages, halvings
+from taccl_py.synthesis.hierarchy.outline import PATHS, Outline, OutlineTimeline, insides, rounds_to_hear, timeline
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.relays import Relays
 from taccl_py.synthesis.hierarchy.rooted import (
@@ -28,16 +28,16 @@ from taccl_py.synthesis.hierarchy.rooted import (
     TWO_TREES,
     BroadcastVariant,
     CourseTimes,
-    broadcast_moves,
+    broadcast_messages,
     course_times,
 )
-from taccl_py.synthesis.hierarchy.shares import share_moves
+from taccl_py.synthesis.hierarchy.shards import shard_messages
 from taccl_py.synthesis.hierarchy.stages import Stage
 from taccl_py.synthesis.hierarchy.stripes import striped, stripes_pipeline
 from taccl_py.synthesis.hierarchy.sums import SumExchange
-from taccl_py.synthesis.hierarchy.taper import Taper, taper_moves, tapers
-from taccl_py.synthesis.hierarchy.triples import Triples, triple_moves
-from taccl_py.synthesis.templates.moves import Moves, TemplatePlan, end_of, in_turn, turned
+from taccl_py.synthesis.hierarchy.taper import Taper, taper_messages, tapers
+from taccl_py.synthesis.hierarchy.triples import Triples, triple_messages
+from taccl_py.synthesis.templates.messages import TemplateMessages, TemplatePlan, end_of, in_turn, turned
 from taccl_py.synthesis.templates.pipeline import Pipeline
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.synthesis.uneven import usable_counts
@@ -61,14 +61,14 @@ class HierarchyStrategy:
     plan: Callable[[], TemplatePlan | None]
 
 
-def ways(demand: Demand, limits: Limits) -> Iterator[HierarchyStrategy]:
-    """Every way to serve a demand; none if the machine's nodes are not linked as needed. The limits are for what solvers find.
+def strategies(demand: Demand, limits: Limits) -> Iterator[HierarchyStrategy]:
+    """Every strategy to serve a demand; none if the machine's nodes are not linked as needed. The limits are for what solvers find.
 
     A Reduce has none of its own: it is made from a Broadcast.
     """
     topology = demand.topology
-    share_bytes = demand.chunk_bytes(demand.collective(1))
-    forth, back = (_cluster(machine, share_bytes) for machine in (topology, topology.reversed()))
+    shard_bytes = demand.chunk_bytes(demand.collective(1))
+    forth, back = (_cluster(machine, shard_bytes) for machine in (topology, topology.reversed()))
     if forth is None or back is None:
         return
     match demand.kind:
@@ -101,8 +101,8 @@ def ways(demand: Demand, limits: Limits) -> Iterator[HierarchyStrategy]:
             yield from _relays(demand, forth, limits)
 
 
-def _cluster(topology: Topology, share_bytes: float) -> LaneCluster | None:
-    return LaneCluster.of(TemplateSite(topology, share_bytes))
+def _cluster(topology: Topology, shard_bytes: float) -> LaneCluster | None:
+    return LaneCluster.of(TemplateSite(topology, shard_bytes))
 
 
 def _pieces(demand: Demand, unit: int = 1, known: Sequence[tuple[int, ...]] = PARAMS.cuts) -> Iterator[tuple[int, ...]]:
@@ -122,12 +122,12 @@ def _pieces(demand: Demand, unit: int = 1, known: Sequence[tuple[int, ...]] = PA
 
 def _outlines(demand: Demand, cluster: LaneCluster) -> Iterator[tuple[Outline, OutlineTimeline]]:
     """Outlines of an AllGather with their times."""
-    share_bytes = demand.chunk_bytes(demand.collective(1))
+    shard_bytes = demand.chunk_bytes(demand.collective(1))
     lanes = cluster.width if cluster.is_even else 1
-    for inside, rounds in product(insides(cluster), ways_to_hear(len(cluster.nodes), lanes)):
+    for inside, rounds in product(insides(cluster), rounds_to_hear(len(cluster.nodes), lanes)):
         for spread, pieces in product(_spreads(cluster, inside, max(map(len, rounds))), _pieces(demand)):
             outline = Outline(rounds, spread, inside, pieces)
-            yield outline, timeline(cluster, outline, share_bytes / sum(pieces))
+            yield outline, timeline(cluster, outline, shard_bytes / sum(pieces))
 
 
 def _spreads(cluster: LaneCluster, inside: str, widest: int) -> list[int]:
@@ -139,32 +139,34 @@ def _spreads(cluster: LaneCluster, inside: str, widest: int) -> list[int]:
 
 def _gathers(demand: Demand, cluster: LaneCluster, *, reduce: bool) -> Iterator[HierarchyStrategy]:
     def write(outline: Outline, times: OutlineTimeline) -> TemplatePlan | None:
-        moves = allgather_moves(cluster, outline, times, by_share(outline.pieces))
-        return _plan(outline.name, sum(outline.pieces), moves, reduce=reduce)
+        messages = allgather_messages(cluster, outline, times, by_shard(outline.pieces))
+        return _plan(outline.name, sum(outline.pieces), messages, reduce=reduce)
 
     for outline, times in _outlines(demand, cluster):
         yield HierarchyStrategy(times.end_us, partial(write, outline, times))
 
 
-def _plan(name: str, chunks_per_rank: int, moves: Moves | None, *, reduce: bool = False) -> TemplatePlan | None:
-    """The plan, turned around for sums; None where there are no moves."""
-    if moves is None:
+def _plan(
+    name: str, chunks_per_rank: int, messages: TemplateMessages | None, *, reduce: bool = False
+) -> TemplatePlan | None:
+    """The plan, turned around for sums; None where there are no messages."""
+    if messages is None:
         return None
-    return TemplatePlan(name, chunks_per_rank, turned(moves, reduce=True) if reduce else moves)
+    return TemplatePlan(name, chunks_per_rank, turned(messages, reduce=True) if reduce else messages)
 
 
 def _gathered(
     demand: Demand,
     name: str,
     chunks_per_rank: int,
-    moves: Callable[[LaneCluster], Moves | None],
+    messages: Callable[[LaneCluster], TemplateMessages | None],
     forth: LaneCluster,
     back: LaneCluster,
 ) -> TemplatePlan | None:
-    """The moves of an AllGather, those of one backwards for a ReduceScatter, or both in turn for an AllReduce."""
+    """The messages of an AllGather, those of one backwards for a ReduceScatter, or both in turn for an AllReduce."""
     if demand.kind is not Kind.ALLREDUCE:
-        return _plan(name, chunks_per_rank, moves(forth), reduce=demand.kind is Kind.REDUCESCATTER)
-    spread, gathered = moves(back), moves(forth)
+        return _plan(name, chunks_per_rank, messages(forth), reduce=demand.kind is Kind.REDUCESCATTER)
+    spread, gathered = messages(back), messages(forth)
     if spread is None or gathered is None:
         return None
     return _plan(name, chunks_per_rank, in_turn(turned(spread, reduce=True), gathered))
@@ -176,9 +178,9 @@ def _both(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterator[Hie
     def write(outline: Outline, times: OutlineTimeline) -> TemplatePlan | None:
         # Where lanes carry whole nodes, nodes that follow each other lie together; else what one lane carries does.
         nodes = outline.spread == forth.width and len(outline.pieces) == 1
-        numbering = by_share(outline.pieces) if nodes else by_piece(forth, outline.pieces)
-        moves = partial(allgather_moves, outline=outline, times=times, numbering=numbering)
-        return _gathered(demand, outline.name, sum(outline.pieces), moves, forth, back)
+        numbering = by_shard(outline.pieces) if nodes else by_piece(forth, outline.pieces)
+        messages = partial(allgather_messages, outline=outline, times=times, numbering=numbering)
+        return _gathered(demand, outline.name, sum(outline.pieces), messages, forth, back)
 
     for outline, times in _outlines(demand, forth):
         yield HierarchyStrategy(2 * times.end_us, partial(write, outline, times))
@@ -188,15 +190,15 @@ def _triples(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterator[
     """AllGather in three messages of every lane, ReduceScatter as that backwards, AllReduce as both."""
     if demand.chunks_per_rank not in (None, 1):
         return
-    share_bytes = demand.chunk_bytes(demand.collective(1))
+    shard_bytes = demand.chunk_bytes(demand.collective(1))
 
     def write(triples: Triples) -> TemplatePlan | None:
-        def moves(cluster: LaneCluster) -> Moves:
-            return triple_moves(cluster, triples, share_bytes, by_share((1,)))
+        def messages(cluster: LaneCluster) -> TemplateMessages:
+            return triple_messages(cluster, triples, shard_bytes, by_shard((1,)))
 
-        return _gathered(demand, triples.name, 1, moves, forth, back)
+        return _gathered(demand, triples.name, 1, messages, forth, back)
 
-    free, limited = (Triples.of(forth, share_bytes, most) for most in (None, MAX_COUNT))
+    free, limited = (Triples.of(forth, shard_bytes, most) for most in (None, MAX_COUNT))
     for triples in (free, limited):
         # Where so little goes together both are the same.
         if triples is not None and (triples is free or free is None or triples.end_us > free.end_us):
@@ -207,14 +209,14 @@ def _exchanges(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterato
     """AllReduce by exchange of sums between nodes."""
 
     def write(inside: str, pieces: tuple[int, ...], rows: list[list[Stage]]) -> TemplatePlan | None:
-        moves = exchange_moves(forth, back, inside, rows, by_piece(forth, pieces))
+        messages = exchange_messages(forth, back, inside, rows, by_piece(forth, pieces))
         name = f"exchange, {inside} inside, pieces of {'-'.join(map(str, pieces))}"
-        return _plan(name, sum(pieces), moves)
+        return _plan(name, sum(pieces), messages)
 
-    share_bytes = demand.chunk_bytes(demand.collective(1))
+    shard_bytes = demand.chunk_bytes(demand.collective(1))
     for inside in insides(forth):
         for pieces in _pieces(demand):
-            rows = exchange_stages(forth, inside, pieces, share_bytes / sum(pieces))
+            rows = exchange_stages(forth, inside, pieces, shard_bytes / sum(pieces))
             if rows:
                 end_us = max(stage.end_us for row in rows for stage in row)
                 yield HierarchyStrategy(end_us, partial(write, inside, pieces, rows))
@@ -224,30 +226,30 @@ def _halvings(demand: Demand, forth: LaneCluster, back: LaneCluster, limits: Lim
     """AllReduce by halving and doubling in messages of unequal size."""
 
     def write(halving: Halving) -> TemplatePlan | None:
-        return _plan(halving.name, halving.chunks_per_rank, halving_moves(forth, back, halving))
+        return _plan(halving.name, halving.chunks_per_rank, halving_messages(forth, back, halving))
 
     if not forth.site.linked_inside_nodes:
         return
-    share_bytes = demand.chunk_bytes(demand.collective(1))
-    for halving in halvings(forth, insides(forth), share_bytes, _counts(demand), limits):
+    shard_bytes = demand.chunk_bytes(demand.collective(1))
+    for halving in halvings(forth, insides(forth), shard_bytes, _counts(demand), limits):
         yield HierarchyStrategy(halving.end_us, partial(write, halving))
 
 
 def _counts(demand: Demand) -> tuple[int, ...]:
-    """Chunks that a rank's share may be cut into."""
+    """Chunks that a rank's shard may be cut into."""
     wanted = demand.chunks_per_rank
     return usable_counts(demand) if wanted is None else (wanted,)
 
 
 def _tapers(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterator[HierarchyStrategy]:
     """AllGather to one node after the other, ReduceScatter as that backwards, AllReduce as both."""
-    share_bytes = demand.chunk_bytes(demand.collective(1))
+    shard_bytes = demand.chunk_bytes(demand.collective(1))
 
     def write(taper: Taper) -> TemplatePlan | None:
-        moves = partial(taper_moves, taper=taper, share_bytes=share_bytes)
-        return _gathered(demand, taper.name, taper.chunks_per_rank, moves, forth, back)
+        messages = partial(taper_messages, taper=taper, shard_bytes=shard_bytes)
+        return _gathered(demand, taper.name, taper.chunks_per_rank, messages, forth, back)
 
-    for taper in tapers(forth, insides(forth), share_bytes, _counts(demand)):
+    for taper in tapers(forth, insides(forth), shard_bytes, _counts(demand)):
         yield HierarchyStrategy((1 + (demand.kind is Kind.ALLREDUCE)) * taper.end_us, partial(write, taper))
 
 
@@ -255,28 +257,28 @@ def _grids(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrategy]:
     """AllReduce over a grid of nodes: all grids in one piece, and the most promising ones in several."""
 
     def write(grid: LaneGrid, times: GridTimes) -> TemplatePlan | None:
-        return _plan(grid.name, sum(grid.pieces), grid_moves(cluster, grid, times))
+        return _plan(grid.name, sum(grid.pieces), grid_messages(cluster, grid, times))
 
     def found(grid: LaneGrid) -> HierarchyStrategy:
-        times = grid_times(cluster, grid, share_bytes / sum(grid.pieces))
+        times = grid_times(cluster, grid, shard_bytes / sum(grid.pieces))
         return HierarchyStrategy(times.end_us, partial(write, grid, times))
 
-    share_bytes = demand.chunk_bytes(demand.collective(1))
+    shard_bytes = demand.chunk_bytes(demand.collective(1))
     first, *others = [*_pieces(demand)] or [()]
     whole = [(found(grid), grid) for grid in grids(cluster, first)] if first else []
     whole.sort(key=lambda each: each[0].estimate_us)
-    yield from (way for way, _ in whole[: PARAMS.most_grids])
+    yield from (strategy for strategy, _ in whole[: PARAMS.most_grids])
     cut = [found(replace(grid, pieces=pieces)) for _, grid in whole[: PARAMS.most_grids] for pieces in others]
-    yield from sorted(cut, key=lambda way: way.estimate_us)[: PARAMS.most_grids]
+    yield from sorted(cut, key=lambda strategy: strategy.estimate_us)[: PARAMS.most_grids]
 
 
 def _broadcasts(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrategy]:
     def write(course: BroadcastVariant, times: CourseTimes) -> TemplatePlan | None:
-        moves = broadcast_moves(cluster, course, times, demand.root)
-        return _plan(course.name, sum(course.pieces) * cluster.width, moves)
+        messages = broadcast_messages(cluster, course, times, demand.root)
+        return _plan(course.name, sum(course.pieces) * cluster.width, messages)
 
     def write_stripes(name: str, pipeline: Pipeline) -> TemplatePlan | None:
-        return _plan(f"{name}, {pipeline.pieces} pieces", pipeline.num_chunks, pipeline.moves())
+        return _plan(f"{name}, {pipeline.pieces} pieces", pipeline.num_chunks, pipeline.messages())
 
     for inside in insides(cluster):
         # Between two nodes all are the same.
@@ -294,13 +296,13 @@ def _broadcasts(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrat
     places = len(cluster.nodes[0])
     if demand.chunks_per_rank in (None, places) and striped(cluster):
         for inside in insides(cluster):
-            moves = share_moves(cluster, inside, demand.root, demand.size_bytes)
-            yield HierarchyStrategy(end_of(moves), partial(_plan, f"shares, {inside} inside", places, moves))
+            messages = shard_messages(cluster, inside, demand.root, demand.size_bytes)
+            yield HierarchyStrategy(end_of(messages), partial(_plan, f"shares, {inside} inside", places, messages))
 
 
 def _shuttles(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrategy]:
     def write(shuttle: Shuttle) -> TemplatePlan | None:
-        return _plan(shuttle.name, 1, alltoall_moves(cluster, shuttle, pair_bytes))
+        return _plan(shuttle.name, 1, alltoall_messages(cluster, shuttle, pair_bytes))
 
     if demand.chunks_per_rank not in (None, 1) or not cluster.is_even or not cluster.site.linked_inside_nodes:
         return
@@ -321,7 +323,7 @@ def _delegations(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStra
     """AllToAll by delegates; lanes that serve all nodes themselves shuttle where every rank is one."""
 
     def write(delegation: Delegation, times: DelegateTimes) -> TemplatePlan | None:
-        return _plan(delegation.name, 1, delegate_moves(cluster, delegation, times))
+        return _plan(delegation.name, 1, delegate_messages(cluster, delegation, times))
 
     if demand.chunks_per_rank not in (None, 1) or max(map(len, cluster.nodes)) > PARAMS.most_delegate_ranks:
         return
@@ -347,7 +349,7 @@ def _bundles(demand: Demand, cluster: LaneCluster, limits: Limits) -> Iterator[H
     bundles = Bundles.of(cluster, over) if demand.chunks_per_rank in (None, 1) else None
     if bundles is not None:
         reduce = demand.kind is Kind.REDUCESCATTER
-        yield HierarchyStrategy(bundles.end_us, partial(_plan, "bundles", 1, bundles.moves(), reduce=reduce))
+        yield HierarchyStrategy(bundles.end_us, partial(_plan, "bundles", 1, bundles.messages(), reduce=reduce))
 
 
 def _is_small(demand: Demand, site: TemplateSite) -> bool:
@@ -360,14 +362,16 @@ def _relays(demand: Demand, cluster: LaneCluster, limits: Limits) -> Iterator[Hi
     """Small messages between sparse nodes."""
     relays = Relays.of(cluster.site.topology, limits) if _is_small(demand, cluster.site) else None
     if relays is not None:
-        moves = relays.alltoall() if demand.kind is Kind.ALLTOALL else relays.allgather()
-        if moves is not None:
+        messages = relays.alltoall() if demand.kind is Kind.ALLTOALL else relays.allgather()
+        if messages is not None:
             reduce = demand.kind is Kind.REDUCESCATTER
-            yield HierarchyStrategy(relays.end_us, partial(_plan, "relays", 1, moves, reduce=reduce))
+            yield HierarchyStrategy(relays.end_us, partial(_plan, "relays", 1, messages, reduce=reduce))
 
 
 def _sums(demand: Demand, cluster: LaneCluster, limits: Limits) -> Iterator[HierarchyStrategy]:
     """Small sums of sparse nodes."""
     exchange = SumExchange.of(cluster.site.topology, limits) if _is_small(demand, cluster.site) else None
     if exchange is not None:
-        yield HierarchyStrategy(exchange.end_us, partial(_plan, "sums", 1, exchange.moves(demand.topology.num_ranks)))
+        yield HierarchyStrategy(
+            exchange.end_us, partial(_plan, "sums", 1, exchange.messages(demand.topology.num_ranks))
+        )

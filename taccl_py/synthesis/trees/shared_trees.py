@@ -1,4 +1,4 @@
-"""Groves: a few trees for every root that carry unequal parts of its data.
+"""Shared trees: a few trees for every root that carry unequal parts of its data.
 
 A packing of trees that carry equal parts loses some per cent where capacities are odd; pieces may have any size, so trees may
 carry what the linear program says. Of its many optima the ones that pipeline well are wanted. Links and ports that are full
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.sparse import Coefficients, SparseProgram
-from taccl_py.synthesis.trees.jobs import downwards
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.packing import Packing, SpanningTree
 from taccl_py.synthesis.trees.params import PARAMS
+from taccl_py.synthesis.trees.transfers import downwards
 from taccl_py.tolerances import LEAST_AMOUNT
 
 FloatArray = NDArray[np.float64]
@@ -139,11 +139,11 @@ class SharedTreeSetFinder:
             return None
         lack = np.eye(num_full)
         none = np.zeros((num_full, num_full))
-        shares = (np.arange(self._roots)[:, None] == root[None, :]).astype(np.float64)
+        of_root = (np.arange(self._roots)[:, None] == root[None, :]).astype(np.float64)
         loads = self._loads[chosen].T
         rows = np.vstack(
             [
-                np.hstack([shares, np.zeros((self._roots, 2 * num_full))]),
+                np.hstack([of_root, np.zeros((self._roots, 2 * num_full))]),
                 np.hstack([loads, np.zeros((len(loads), 2 * num_full))]),
                 np.hstack([self._first[chosen].T, lack, none]),
                 np.hstack([self._last[chosen].T, none, lack]),
@@ -188,16 +188,18 @@ class _Shape:
         return _Shape(np.array(first, dtype=np.int64), np.array(last, dtype=np.int64), max(above.values()))
 
 
-def unequal_cuts(grove: SharedTreeSet, pieces: int) -> tuple[int, ...]:
+def unequal_cuts(shared: SharedTreeSet, pieces: int) -> tuple[int, ...]:
     """Pieces of every tree, in proportion to what it carries, when a tree that carried all had so many."""
-    return tuple(max(1, round(amount * pieces)) for amount in grove.amounts)
+    return tuple(max(1, round(amount * pieces)) for amount in shared.amounts)
 
 
-def groves(find: Callable[[Wish], SharedTreeSet | None], wishes: Sequence[Wish] = WISHES) -> list[SharedTreeSet]:
-    """Different groves for the wishes."""
+def shared_tree_sets(
+    find: Callable[[Wish], SharedTreeSet | None], wishes: Sequence[Wish] = WISHES
+) -> list[SharedTreeSet]:
+    """Shared trees for each of the wishes."""
     found: list[SharedTreeSet] = []
     for wish in wishes:
-        grove = find(wish)
-        if grove is not None and grove.amounts not in [other.amounts for other in found]:
-            found.append(grove)
+        shared = find(wish)
+        if shared is not None and shared.amounts not in [other.amounts for other in found]:
+            found.append(shared)
     return found

@@ -1,7 +1,7 @@
-"""Jobs: what trees ask for, one orbit each.
+"""Transfers: what trees ask for, one orbit each.
 
-A job carries pieces of one root's data over one link (and so do its images, at the same time, elsewhere). It waits for
-other jobs: for the one that brings the piece or, where data is summed, for all that bring a part of the sum.
+A transfer carries pieces of one root's data over one link (and so do its images, at the same time, elsewhere). It waits for
+other transfers: for the one that brings the piece or, where data is summed, for all that bring a part of the sum.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from taccl_py.synthesis.trees.rounding import TreeSet
 
 
 @dataclass(frozen=True, slots=True)
-class PieceMessage:
+class PieceTransfer:
     """Neighbouring pieces over one link, for each element of the group.
 
     Attributes
@@ -30,11 +30,11 @@ class PieceMessage:
     reduce
         Whether the receiver adds it to what it has.
     after
-        Jobs that must have arrived.
+        Transfers that must have arrived.
     span
         How many pieces.
     turn
-        Jobs of smaller numbers go first.
+        Transfers of smaller numbers go first.
     ahead
         The part of the tree's data that goes down the tree before this.
     """
@@ -54,90 +54,94 @@ class PieceMessage:
         return self.piece + self.span
 
 
-def followers(jobs: Sequence[PieceMessage]) -> list[list[int]]:
-    """Jobs that wait for each job."""
-    found: list[list[int]] = [[] for _ in jobs]
-    for index, job in enumerate(jobs):
-        for earlier in job.after:
+def followers(transfers: Sequence[PieceTransfer]) -> list[list[int]]:
+    """Transfers that wait for each transfer."""
+    found: list[list[int]] = [[] for _ in transfers]
+    for index, transfer in enumerate(transfers):
+        for earlier in transfer.after:
             found[earlier].append(index)
     return found
 
 
-def gather_jobs(
-    network: CapacityNetwork, forest: TreeSet, cuts: int, sums: Sequence[PieceMessage] = ()
-) -> list[PieceMessage]:
-    """Jobs that bring every piece from its root to every rank.
+def gather_transfers(
+    network: CapacityNetwork, tree_set: TreeSet, cuts: int, sums: Sequence[PieceTransfer] = ()
+) -> list[PieceTransfer]:
+    """Transfers that bring every piece from its root to every rank.
 
     Parameters
     ----------
-    network, forest
+    network, tree_set
         The machine and the trees.
     cuts
         Pieces of every part.
     sums
-        Jobs that must bring the pieces to their roots first (see `reduce_jobs`); they stand first in the result.
+        Transfers that must bring the pieces to their roots first (see `reduce_transfers`); they stand first in the result.
     """
-    jobs = list(sums)
+    transfers = list(sums)
     arrivals: dict[tuple[int, int], list[int]] = {}
-    for index, job in enumerate(sums):
-        if network.dst[job.link] == network.roots[job.root]:
-            arrivals.setdefault((job.root, job.piece), []).append(index)
-    for number, tree in enumerate(forest.trees):
+    for index, transfer in enumerate(sums):
+        if network.dst[transfer.link] == network.roots[transfer.root]:
+            arrivals.setdefault((transfer.root, transfer.piece), []).append(index)
+    for number, tree in enumerate(tree_set.trees):
         order = downwards(network, tree.links.tolist(), network.roots[tree.root])
         for cut in range(cuts):
-            piece = number % forest.parts * cuts + cut
+            piece = number % tree_set.parts * cuts + cut
             brought_by = {network.roots[tree.root]: tuple(arrivals.get((tree.root, piece), ()))}
             for link in order:
                 after = brought_by[int(network.src[link])]
-                brought_by[int(network.dst[link])] = (len(jobs),)
-                jobs.append(PieceMessage(tree.root, piece, link, reduce=False, after=after, ahead=cut / cuts))
+                brought_by[int(network.dst[link])] = (len(transfers),)
+                transfers.append(PieceTransfer(tree.root, piece, link, reduce=False, after=after, ahead=cut / cuts))
     sketch = network.problem.sketch
-    return _own_first(network, jobs) if sketch is not None and sketch.own_first else jobs
+    return _own_first(network, transfers) if sketch is not None and sketch.own_first else transfers
 
 
-def _own_first(network: CapacityNetwork, jobs: list[PieceMessage]) -> list[PieceMessage]:
+def _own_first(network: CapacityNetwork, transfers: list[PieceTransfer]) -> list[PieceTransfer]:
     """Let what is relayed between nodes wait for the sender's own pieces on the same link."""
     node_of = network.problem.topology.node_of
     own: dict[int, list[int]] = {}
-    for index, job in enumerate(jobs):
-        if not job.reduce and network.src[job.link] == network.roots[job.root]:
-            own.setdefault(int(network.resources[job.link, 0]), []).append(index)
+    for index, transfer in enumerate(transfers):
+        if not transfer.reduce and network.src[transfer.link] == network.roots[transfer.root]:
+            own.setdefault(int(network.resources[transfer.link, 0]), []).append(index)
     result = []
-    for job in jobs:
-        src, dst = int(network.src[job.link]), int(network.dst[job.link])
-        if not job.reduce and node_of[src] != node_of[dst] and src != network.roots[job.root]:
-            before = own.get(int(network.resources[job.link, 0]), [])
-            result.append(replace(job, after=(*job.after, *before)))
+    for transfer in transfers:
+        src, dst = int(network.src[transfer.link]), int(network.dst[transfer.link])
+        if not transfer.reduce and node_of[src] != node_of[dst] and src != network.roots[transfer.root]:
+            before = own.get(int(network.resources[transfer.link, 0]), [])
+            result.append(replace(transfer, after=(*transfer.after, *before)))
         else:
-            result.append(job)
+            result.append(transfer)
     return result
 
 
-def reduce_jobs(network: CapacityNetwork, backward: CapacityNetwork, forest: TreeSet, cuts: int) -> list[PieceMessage]:
-    """Jobs that sum every piece at its root.
+def reduce_transfers(
+    network: CapacityNetwork, backward: CapacityNetwork, tree_set: TreeSet, cuts: int
+) -> list[PieceTransfer]:
+    """Transfers that sum every piece at its root.
 
     Parameters
     ----------
     network
         The machine.
-    backward, forest
-        The reversed machine and trees on it; messages go the other way, from the leaves to the root.
+    backward, tree_set
+        The reversed machine and trees on it; messages go in the other direction, from the leaves to the root.
     cuts
         Pieces of every part.
     """
     turned = backward.problem.topology.reversed_link()
-    jobs: list[PieceMessage] = []
-    for number, tree in enumerate(forest.trees):
+    transfers: list[PieceTransfer] = []
+    for number, tree in enumerate(tree_set.trees):
         order = downwards(backward, tree.links.tolist(), network.roots[tree.root])
         for cut in range(cuts):
-            piece = number % forest.parts * cuts + cut
+            piece = number % tree_set.parts * cuts + cut
             brought_by: dict[int, list[int]] = {}
             for link in reversed(order):
                 parent, child = int(backward.src[link]), int(backward.dst[link])
                 after = tuple(brought_by.get(child, ()))
-                brought_by.setdefault(parent, []).append(len(jobs))
-                jobs.append(PieceMessage(tree.root, piece, turned[link], reduce=True, after=after, ahead=cut / cuts))
-    return jobs
+                brought_by.setdefault(parent, []).append(len(transfers))
+                transfers.append(
+                    PieceTransfer(tree.root, piece, turned[link], reduce=True, after=after, ahead=cut / cuts)
+                )
+    return transfers
 
 
 def downwards(network: CapacityNetwork, links: list[int], root: int) -> list[int]:
@@ -183,13 +187,13 @@ def number_pieces(trees: Sequence[SpanningTree], cuts: Sequence[int], *, apart: 
     return found
 
 
-def piece_jobs(
+def piece_transfers(
     network: CapacityNetwork, trees: Sequence[SpanningTree], numbered: Sequence[Sequence[TreePiece]]
-) -> list[PieceMessage]:
-    """Jobs that bring every piece from its root to every rank."""
+) -> list[PieceTransfer]:
+    """Transfers that bring every piece from its root to every rank."""
     number = {piece: index for pieces in numbered for index, piece in enumerate(pieces)}
     cuts = Counter(piece.tree for piece in number)
-    jobs: list[PieceMessage] = []
+    transfers: list[PieceTransfer] = []
     order: list[int] = []
     for piece in sorted(number, key=lambda piece: (piece.tree, piece.cut)):
         tree = trees[piece.tree]
@@ -199,7 +203,7 @@ def piece_jobs(
         brought_by: dict[int, tuple[int, ...]] = {root: ()}
         for link in order:
             after = brought_by[int(network.src[link])]
-            brought_by[int(network.dst[link])] = (len(jobs),)
+            brought_by[int(network.dst[link])] = (len(transfers),)
             ahead = piece.cut / cuts[piece.tree]
-            jobs.append(PieceMessage(tree.root, number[piece], link, reduce=False, after=after, ahead=ahead))
-    return jobs
+            transfers.append(PieceTransfer(tree.root, number[piece], link, reduce=False, after=after, ahead=ahead))
+    return transfers

@@ -1,4 +1,4 @@
-"""Problems with one chunk for each share: what flow and paths are found for, and its parts."""
+"""Problems with one chunk for each shard: what flow and paths are found for, and its parts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from taccl_py.synthesis.symmetry import Generator, IntArray, orbit_labels
 from taccl_py.topology.model import Topology
 
 
-def whole_shares(demand: Demand) -> Problem:
-    """The problem with one chunk for each share, and the part of its symmetry that acts freely.
+def whole_shards(demand: Demand) -> Problem:
+    """The problem with one chunk for each shard, and the part of its symmetry that acts freely.
 
     Raises
     ------
@@ -24,12 +24,12 @@ def whole_shares(demand: Demand) -> Problem:
         If the sketch contradicts the machine or leaves some chunk no path.
     """
     parts = demand.chunks_per_rank or 1
-    share_bytes = demand.chunk_bytes(demand.collective(parts)) * parts
-    return _with_free_symmetry(Problem.build(demand.topology, demand.collective(1), demand.sketch, share_bytes))
+    shard_bytes = demand.chunk_bytes(demand.collective(parts)) * parts
+    return _with_free_symmetry(Problem.build(demand.topology, demand.collective(1), demand.sketch, shard_bytes))
 
 
 def with_port_owners(problem: Problem) -> Problem | None:
-    """The problem when only one rank of those that share a port may use it; None if no port is shared or some way is lost.
+    """The problem when only one rank of those that share a port may use it; None if no port is shared or some path is lost.
 
     Ranks cannot wait for each other's messages at a port in a program, so only a port with one user keeps its planned order.
     """
@@ -40,7 +40,7 @@ def with_rails(problem: Problem) -> Problem | None:
     """The problem when ranks send to other nodes only to their own likes, and what is theirs by themselves where they can.
 
     What goes to all ranks of a node then crosses in few large messages and is spread there. None if this is so anyway or if
-    some way is lost.
+    some path is lost.
     """
     topology = problem.topology
     local, node = topology.local_rank, topology.node_of
@@ -118,7 +118,7 @@ def _acts_freely(problem: Problem, generators: tuple[Generator, ...]) -> bool:
 
 
 def in_parts(problem: Problem, pairs: tuple[FlowPair, ...], routing: Routing) -> Problem:
-    """The problem with every share in parts that have one path each, the symmetry's images included."""
+    """The problem with every shard in parts that have one path each, the symmetry's images included."""
     parts, links = routing.parts, len(problem.topology.links)
     collective = replace(problem.collective, chunks_per_rank=parts)
     generators = tuple(replace(g, chunk=_by_parts(g.chunk, parts)) for g in problem.generators)
@@ -142,5 +142,5 @@ def in_parts(problem: Problem, pairs: tuple[FlowPair, ...], routing: Routing) ->
 
 
 def _by_parts(image: IntArray, parts: int) -> IntArray:
-    """Image of every part when parts keep their number within the share."""
+    """Image of every part when parts keep their number within the shard."""
     return np.asarray((image[:, None] * parts + np.arange(parts)[None, :]).reshape(-1), dtype=np.int64)

@@ -17,24 +17,24 @@ from taccl_py.synthesis.matching.params import PARAMS
 from taccl_py.synthesis.params import COMMON
 
 
-class LaterBound:
-    """A bound that is there when it is asked for; processes end with the stack."""
+class BackgroundBound:
+    """Computes a bound in another process, which ends with the stack."""
 
     def __init__(
         self, demand: Demand, limits: Limits, stack: ExitStack, *, needed_soon: bool, known: Bound | None = None
     ) -> None:
-        """Begin with it elsewhere, if that pays.
+        """Start the other process, if that pays.
 
         Parameters
         ----------
         demand, limits
-            Of what, and the user's interrupt.
+            Question, and limits of the computation.
         stack
-            Ends what is started here.
+            Ends the process.
         needed_soon
-            Whether nothing can be done without it, so that nobody else need begin with it.
+            Whether the caller waits for it at once, so that another process would save nothing.
         known
-            It, if it is known already.
+            The bound, if it is known already.
         """
         self._demand, self._limits = demand, limits
         self._found = known

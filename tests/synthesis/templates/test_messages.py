@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taccl_py.synthesis.templates.moves import TemplateMessage, as_drafts, cut, end_of, in_pieces, in_turn, turned
+from taccl_py.synthesis.templates.messages import TemplateMessage, as_untimed, cut, end_of, in_pieces, in_turn, turned
 from taccl_py.topology.model import Link
 from tests.instances import MB, chain, machine
 
@@ -21,14 +21,14 @@ def test_turned_moves_run_backwards():
 
 def test_parts_in_turn_begin_when_the_one_before_has_ended():
     both = in_turn(THERE, THERE)
-    assert [move.start for move in both] == [0, 1, 3, 4]
+    assert [message.start for message in both] == [0, 1, 3, 4]
     assert end_of(both) == 6
     assert in_turn() == ()
 
 
 def test_pieces_become_their_chunks_and_empty_ones_stay():
-    moves = (TemplateMessage(0, 1, (0,), 0, 1), TemplateMessage(0, 1, (1,), 1, 2))
-    assert in_pieces(moves, ((4, 5), ())) == (TemplateMessage(0, 1, (4, 5), 0, 1),)
+    messages = (TemplateMessage(0, 1, (0,), 0, 1), TemplateMessage(0, 1, (1,), 1, 2))
+    assert in_pieces(messages, ((4, 5), ())) == (TemplateMessage(0, 1, (4, 5), 0, 1),)
 
 
 @given(st.integers(1, 50), st.integers(1, 50))
@@ -42,10 +42,10 @@ def test_a_cut_keeps_every_chunk_once_in_nearly_equal_parts(num_chunks, num_piec
 
 def test_parallel_links_are_taken_in_turn_and_cheap_ones_first():
     topology = machine(2, [Link(0, 1, 1.0, 10.0), Link(0, 1, 1.0, 10.0), Link(0, 1, 1.0, 100.0)])
-    moves = tuple(TemplateMessage(0, 1, (chunk,), 0, 1) for chunk in range(4))
-    assert [draft.link for draft in as_drafts(topology, MB, moves)] == [0, 1, 0, 1]
+    messages = tuple(TemplateMessage(0, 1, (chunk,), 0, 1) for chunk in range(4))
+    assert [draft.link for draft in as_untimed(topology, MB, messages)] == [0, 1, 0, 1]
 
 
-@pytest.mark.parametrize("move", [TemplateMessage(1, 0, (0,), 0, 1), TemplateMessage(0, 2, (0,), 0, 1)])
-def test_ranks_without_a_link_have_no_draft(move):
-    assert as_drafts(chain(3), MB, (move,)) is None
+@pytest.mark.parametrize("message", [TemplateMessage(1, 0, (0,), 0, 1), TemplateMessage(0, 2, (0,), 0, 1)])
+def test_ranks_without_a_link_have_no_draft(message):
+    assert as_untimed(chain(3), MB, (message,)) is None

@@ -9,9 +9,9 @@ from taccl_py.collective import Kind
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.engine import Demand, Events, Options
-from taccl_py.synthesis.matching import later
+from taccl_py.synthesis.matching import background_bound
+from taccl_py.synthesis.matching.background_bound import BackgroundBound
 from taccl_py.synthesis.matching.engine import synthesize_greedy
-from taccl_py.synthesis.matching.later import LaterBound
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.degrade import Degradation, degraded
 
@@ -21,9 +21,9 @@ DEMAND = Demand(MACHINE, Kind.ALLREDUCE, 1 << 24, chunks_per_rank=1)
 
 @pytest.mark.parametrize("fewest_ranks", [2, 1000])
 def test_the_bound_is_that_of_the_demand(fewest_ranks, monkeypatch):
-    monkeypatch.setattr(later, "PARAMS", replace(later.PARAMS, least_bound_ranks=fewest_ranks))
+    monkeypatch.setattr(background_bound, "PARAMS", replace(background_bound.PARAMS, least_bound_ranks=fewest_ranks))
     with ExitStack() as stack:
-        found = LaterBound(DEMAND, Limits(workers=2), stack, needed_soon=False)
+        found = BackgroundBound(DEMAND, Limits(workers=2), stack, needed_soon=False)
         assert not found.is_known
         assert found.get() == demand_bound(DEMAND.topology, DEMAND.kind, 0, DEMAND.size_bytes)
         assert found.is_known
@@ -33,10 +33,10 @@ def test_the_bound_is_that_of_the_demand(fewest_ranks, monkeypatch):
 def test_no_process_is_started_where_there_is_no_other_processor_or_nothing_else_to_do(
     workers, needed_soon, monkeypatch
 ):
-    monkeypatch.setattr(later, "PARAMS", replace(later.PARAMS, least_bound_ranks=2))
-    monkeypatch.setattr(later, "start_workers", None)
+    monkeypatch.setattr(background_bound, "PARAMS", replace(background_bound.PARAMS, least_bound_ranks=2))
+    monkeypatch.setattr(background_bound, "start_workers", None)
     with ExitStack() as stack:
-        assert LaterBound(DEMAND, Limits(workers=workers), stack, needed_soon=needed_soon).get().time_us > 0
+        assert BackgroundBound(DEMAND, Limits(workers=workers), stack, needed_soon=needed_soon).get().time_us > 0
 
 
 def test_the_engine_tells_of_the_bound_and_answers_the_same(monkeypatch):
@@ -48,7 +48,9 @@ def test_the_engine_tells_of_the_bound_and_answers_the_same(monkeypatch):
 
     answers = []
     for fewest_ranks in (2, 1000):
-        monkeypatch.setattr(later, "PARAMS", replace(later.PARAMS, least_bound_ranks=fewest_ranks))
+        monkeypatch.setattr(
+            background_bound, "PARAMS", replace(background_bound.PARAMS, least_bound_ranks=fewest_ranks)
+        )
         answers.append(synthesize_greedy(DEMAND, Options(limits=Limits(seconds=60, workers=2)), Heard()))
     assert answers[0].schedule == answers[1].schedule
     assert answers[0].bound == answers[1].bound

@@ -11,8 +11,8 @@ from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.outline import insides
-from taccl_py.synthesis.hierarchy.shares import share_moves
-from taccl_py.synthesis.templates.moves import TemplatePlan, end_of
+from taccl_py.synthesis.hierarchy.shards import shard_messages
+from taccl_py.synthesis.templates.messages import TemplatePlan, end_of
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
@@ -31,13 +31,13 @@ def cluster_of(topology, size_bytes=MIB):
 def test_every_share_gets_everywhere_once_from_one_that_has_it(nodes, ranks, data):
     cluster = cluster_of(nodes_with_nics(nodes, ranks, 0.5, 1.0))
     root = data.draw(st.integers(0, nodes * ranks - 1))
-    moves = share_moves(cluster, data.draw(st.sampled_from(insides(cluster))), root, MIB)
-    held = {(root, share): 0.0 for share in range(ranks)}
-    for move in moves:
-        for share in move.chunks:
-            assert held[move.src, share] <= move.start
-            assert (move.dst, share) not in held
-            held[move.dst, share] = move.end
+    messages = shard_messages(cluster, data.draw(st.sampled_from(insides(cluster))), root, MIB)
+    held = {(root, shard): 0.0 for shard in range(ranks)}
+    for message in messages:
+        for shard in message.chunks:
+            assert held[message.src, shard] <= message.start
+            assert (message.dst, shard) not in held
+            held[message.dst, shard] = message.end
     assert len(held) == nodes * ranks * ranks
 
 
@@ -46,10 +46,10 @@ def test_few_messages_between_nodes_follow_each_other(nodes, crossings):
     # One share for eight nodes; each of them tells eight more; and then they exchange.
     topology = load_topology(f"hpn:{nodes}")
     depth = {}
-    for move in share_moves(cluster_of(topology), DIRECT, 5, MIB):
-        across = topology.node_of[move.src] != topology.node_of[move.dst]
-        for share in move.chunks:
-            depth[move.dst, share] = depth.get((move.src, share), 0) + across
+    for message in shard_messages(cluster_of(topology), DIRECT, 5, MIB):
+        across = topology.node_of[message.src] != topology.node_of[message.dst]
+        for shard in message.chunks:
+            depth[message.dst, shard] = depth.get((message.src, shard), 0) + across
     assert max(depth.values()) == crossings
 
 
@@ -57,9 +57,9 @@ def test_few_messages_between_nodes_follow_each_other(nodes, crossings):
 @pytest.mark.parametrize("root", [0, 13])
 def test_planned_times_are_those_of_the_schedule(inside, root):
     demand = Demand(load_topology("hpn:8"), Kind.BROADCAST, 64 * KIB, root)
-    moves = share_moves(cluster_of(demand.topology, demand.size_bytes), inside, root, demand.size_bytes)
-    schedule = fitted(demand, TemplatePlan("shares", 8, moves))
-    assert schedule.makespan_us == pytest.approx(end_of(moves))
+    messages = shard_messages(cluster_of(demand.topology, demand.size_bytes), inside, root, demand.size_bytes)
+    schedule = fitted(demand, TemplatePlan("shares", 8, messages))
+    assert schedule.makespan_us == pytest.approx(end_of(messages))
     assert verify_schedule(schedule) == ()
 
 

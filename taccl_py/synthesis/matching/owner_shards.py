@@ -1,6 +1,6 @@
 """Owners of the sums of an AllReduce between unequal nodes, in proportion to the bandwidth of their NICs.
 
-Every node sums its ranks' data at *gates*, ranks with a way out of the node, and each part of the data has an *owner*: the gate
+Every node sums its ranks' data at *gates*, ranks with a link out of the node, and each part of the data has an *owner*: the gate
 at which the sums of all nodes come together, and from which the result goes to the gates of the other nodes. With ``N`` nodes a gate that
 represents a share ``x`` of the data and owns a share ``q`` sends, and receives, ``x + q (N - 2)``. So gates of a node share
 the data in the ratio of their bandwidths, and own of it what fills their time: who is slow owns little or nothing.
@@ -44,7 +44,7 @@ class OwnerShards:
 
     @staticmethod
     def of(topology: Topology, chunks: int) -> OwnerShards | None:
-        """Deal out so many chunks; None if there are not several nodes with a way out of each.
+        """Deal out so many chunks; None if there are not several nodes with a link out of each.
 
         Parameters
         ----------
@@ -67,7 +67,7 @@ class OwnerShards:
         owned = np.zeros(topology.num_ranks, dtype=np.int64)
         ends = np.linspace(0, chunks, len(rails) + 1).astype(np.int64)
         for rail, size in zip(rails, np.diff(ends).tolist(), strict=True):
-            own = _own_shares(share[list(rail)], rate[list(rail)], len(members), size / chunks)
+            own = _own_shards(share[list(rail)], rate[list(rail)], len(members), size / chunks)
             owned[list(rail)] = in_proportion(own, size)
         # A rail without an owner would be a rail of no chunks.
         kept = tuple(tuple(rank for rank in rail if owned[rank]) for rail in rails)
@@ -85,8 +85,8 @@ def gate_rates(topology: Topology) -> FloatArray:
     crossing = node_of[net.src] != node_of[net.dst]
     kept = crossing[net.use_link]
     link, resource = net.use_link[kept], net.use_resource[kept]
-    one_way, other_way = (_rates(net, link, resource, *ends) for ends in ((net.src, net.dst), (net.dst, net.src)))
-    return np.minimum(one_way, other_way)
+    outwards, inwards = (_rates(net, link, resource, *ends) for ends in ((net.src, net.dst), (net.dst, net.src)))
+    return np.minimum(outwards, inwards)
 
 
 def _rates(net: Net, link: IntArray, resource: IntArray, ends: IntArray, far_ends: IntArray) -> FloatArray:
@@ -129,7 +129,7 @@ def in_proportion(weights: FloatArray, total: int) -> IntArray:
     return counts
 
 
-def _own_shares(share: FloatArray, rate: FloatArray, num_nodes: int, total: float) -> FloatArray:
+def _own_shards(share: FloatArray, rate: FloatArray, num_nodes: int, total: float) -> FloatArray:
     """Chunks of all data that the gates of a rail own, so that they are done at the same time, [gate]."""
     if num_nodes == 2:
         return rate

@@ -2,14 +2,14 @@ import numpy as np
 
 from taccl_py.collective import Kind
 from taccl_py.synthesis.engine import Demand
-from taccl_py.synthesis.flow.shares import whole_shares, with_port_owners, with_rails
+from taccl_py.synthesis.flow.shards import whole_shards, with_port_owners, with_rails
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link, Port
 from tests.instances import MB, machine, ring, star_in, two_nodes
 
 
 def shares(topology, kind=Kind.ALLTOALL, **how):
-    return whole_shares(Demand(topology, kind, MB, **how))
+    return whole_shards(Demand(topology, kind, MB, **how))
 
 
 def test_a_share_is_one_chunk_however_it_will_be_cut():

@@ -8,7 +8,7 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.trees.disjoint import disjoint_trees, least_whole_load_us, shares_only_links
-from taccl_py.synthesis.trees.hub import both_ways
+from taccl_py.synthesis.trees.hub import both_directions
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.oriented import HubTrees
 from taccl_py.synthesis.trees.packing import Packing, pack_trees
@@ -50,20 +50,20 @@ class TreePacking:
         # The network whose links and ports trees share.
         self._packed = self.network
         self._packing: Packing | None = None
-        self._forests: dict[int, TreeSet] = {}
+        self._tree_sets: dict[int, TreeSet] = {}
         self._grown: dict[tuple[int, int], TreeSet | None] = {}
         self._loads_us: dict[int, float] = {}
         self._through_hub: HubTrees | None = None
         # Another machine whose trees are as good here.
         self._model: TreePacking | None = None
 
-    def let_links_carry_both_ways(self) -> None:
+    def let_links_carry_both_directions(self) -> None:
         """Make trees of the only root that carry sums to it as well as results from it."""
-        self._packed = both_ways(self.network)
+        self._packed = both_directions(self.network)
         if self.is_direct:
             self._through_hub = HubTrees(self.network, self._work.left(), self._work.over)
 
-    def share(self, other: TreePacking) -> None:
+    def take_trees_of(self, other: TreePacking) -> None:
         """Take the trees of another machine where they are as good, so that they are made once."""
         if is_own_reverse(self.network, other.network):
             self._model = other
@@ -89,15 +89,15 @@ class TreePacking:
                 self._packing = pack_trees(self._packed, self._work.left(0.5).countdown())
         return self._packing
 
-    def forest(self, parts: int) -> TreeSet:
+    def tree_set(self, parts: int) -> TreeSet:
         """Whole trees, so many for each root."""
         if self._model is not None:
-            return self._model.forest(parts)
-        if parts not in self._forests:
+            return self._model.tree_set(parts)
+        if parts not in self._tree_sets:
             packing = self.packing
             with self._work.stage("rounding"):
-                self._forests[parts] = round_packing(self._packed, packing, parts, self._work.over)
-        return self._forests[parts]
+                self._tree_sets[parts] = round_packing(self._packed, packing, parts, self._work.over)
+        return self._tree_sets[parts]
 
     def grown(self, parts: int, seed: int = 0) -> TreeSet | None:
         """The lightest whole trees of a direct machine, so many for each root, if there are any and time for them; others by other seeds."""

@@ -1,0 +1,116 @@
+"""Messages of a template, before links are chosen.
+
+A template is written in messages between ranks with planned times of which only the order counts. The exact times come from
+`taccl_py.schedule.timing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from taccl_py.schedule.layout import UntimedMessage
+from taccl_py.topology.model import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateMessage:
+    """Chunks that one rank sends to another.
+
+    Attributes
+    ----------
+    src, dst
+        Ranks.
+    chunks
+        Chunk numbers.
+    start, end
+        Planned times in any unit.
+    reduce
+        Whether the receiver adds them to what it holds.
+    """
+
+    src: int
+    dst: int
+    chunks: tuple[int, ...]
+    start: float
+    end: float
+    reduce: bool = False
+
+
+TemplateMessages = tuple[TemplateMessage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TemplatePlan:
+    """A template fitted to a machine.
+
+    Attributes
+    ----------
+    name
+        What it is.
+    chunks_per_rank
+        Of the collective.
+    messages
+        What it does.
+    """
+
+    name: str
+    chunks_per_rank: int
+    messages: TemplateMessages
+
+
+def end_of(messages: Iterable[TemplateMessage]) -> float:
+    """Time of the last arrival."""
+    return max((message.end for message in messages), default=0.0)
+
+
+def shifted(messages: Iterable[TemplateMessage], by: float) -> TemplateMessages:
+    """The same messages later."""
+    return tuple(replace(message, start=message.start + by, end=message.end + by) for message in messages)
+
+
+def in_turn(*parts: TemplateMessages) -> TemplateMessages:
+    """All messages of one part, then those of the next."""
+    found: list[TemplateMessage] = []
+    for part in parts:
+        found += shifted(part, end_of(found))
+    return tuple(found)
+
+
+def turned(messages: TemplateMessages, *, reduce: bool) -> TemplateMessages:
+    """Every message in the other direction at the mirrored time; what spread copies collects sums, or what it spread."""
+    end = end_of(messages)
+    return tuple(
+        TemplateMessage(m.dst, m.src, m.chunks, end - m.end, end - m.start, reduce) for m in reversed(messages)
+    )
+
+
+def in_pieces(messages: TemplateMessages, pieces: tuple[tuple[int, ...], ...]) -> TemplateMessages:
+    """Messages of pieces as messages of the chunks of each piece; empty pieces stay at home."""
+    found = []
+    for message in messages:
+        chunks = tuple(chunk for piece in message.chunks for chunk in pieces[piece])
+        if chunks:
+            found.append(replace(message, chunks=chunks))
+    return tuple(found)
+
+
+def cut(num_chunks: int, num_pieces: int) -> tuple[tuple[int, ...], ...]:
+    """Chunks 0..n-1 as so many runs of neighbours, as equal as they can be."""
+    borders = [num_chunks * i // num_pieces for i in range(num_pieces + 1)]
+    return tuple(tuple(range(borders[i], borders[i + 1])) for i in range(num_pieces))
+
+
+def as_untimed(topology: Topology, chunk_bytes: float, messages: TemplateMessages) -> list[UntimedMessage] | None:
+    """Messages on the cheapest links, parallel ones in turn; None if two ranks have no link."""
+    load_us = [0.0] * len(topology.links)
+    untimed = []
+    for message in messages:
+        links = topology.links_between.get((message.src, message.dst))
+        if links is None:
+            return None
+        size = len(message.chunks) * chunk_bytes
+        link = min(links, key=lambda i: load_us[i] + topology.message_us(i, size))
+        load_us[link] += topology.message_us(link, size)
+        untimed.append(UntimedMessage(link, message.chunks, message.start, message.end, message.reduce))
+    return untimed
