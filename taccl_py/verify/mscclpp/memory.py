@@ -39,13 +39,19 @@ class _Packet:
     """A place for a packet: its value, what that proves, and accesses to it.
 
     A second packet of the same data changes nothing, but readers may have seen either packet.
+
+    Attributes
+    ----------
+    again
+        True if other data were there before; `past` are their readers.
     """
 
     value: int
     begun: Clock
     origins: frozenset[Origin]
     written: list[Access]
-    again: bool = False  # other data were there before
+    again: bool = False
+    past: list[Access] = field(default_factory=list)
     read: list[Access] = field(default_factory=list)
 
 
@@ -242,8 +248,9 @@ class PlanMemory:
         for other in packet.written if packet.again else packet.written[: not span.awaited]:
             self._require_order(worker, span, other, access, known)
         packet.read.append(access)
-        unit.begun = np.maximum(unit.begun, packet.begun)
-        unit.origins |= packet.origins
+        if packet.again or len(self.writers(span.rank, cell)) == 1:  # else nobody knows whose packet it is
+            unit.begun = np.maximum(unit.begun, packet.begun)
+            unit.origins |= packet.origins
         return packet.value
 
     def _write_packet(
@@ -257,18 +264,17 @@ class PlanMemory:
             self._packets[span.rank, cell] = _Packet(value, unit.begun, frozenset(unit.origins), [access])
             return
         if value == packet.value != WRONG:
-            packet.begun = np.minimum(packet.begun, unit.begun)
-            packet.origins &= unit.origins
             packet.written.append(access)
             return
         self._require_turn(worker, span, cell, packet, access, known, unit)
         packet.value, packet.begun, packet.origins = value, unit.begun, frozenset(unit.origins)
+        packet.past += packet.read
         packet.written, packet.read, packet.again = [access], [], True
 
     def packet_readers(self, rank: int, cell: int) -> list[Access]:
         """Accesses that have read a packet."""
         packet = self._packets.get((rank, cell))
-        return [] if packet is None else packet.read
+        return [] if packet is None else [*packet.past, *packet.read]
 
     # Order
 

@@ -2,7 +2,7 @@
 
 Threadblocks of a group share the bytes of an operation in parts that are equal or differ by one, and a pipeline passes over a chunk
 as often as its unit fits; so a plan with neither is executed once. Where there are groups, chunks that all of them cut evenly, one
-cell more, and one cell are enough; where there are pipelines, one to three passes, a last pass that is not whole, and as many that
+cell more, and one cell are enough (one cell less too, where there are groups of several sizes); where there are pipelines, one to three passes, a last pass that is not whole, and as many that
 scratch is gone round in.
 """
 
@@ -54,7 +54,8 @@ def find_sizes(plan: Plan, findings: Findings) -> PlanSizes:
         findings.unsupported("", "group-sizes", what)
         return PlanSizes(())
     if not units:
-        lengths = dict.fromkeys((parts, 1, parts + 1) if parts > 1 else (1,))
+        several = len({one.slice.parts for one in _operations(plan) if one.slice is not None} - {1}) > 1
+        lengths = dict.fromkeys((parts, 1, parts + 1, *([2 * parts - 1] if several else [])) if parts > 1 else (1,))
         fitting = [pieces for pieces in lengths if pieces >= parts or least <= pieces * plan.alignment_bytes]
         sizings = [Sizing(one) for one in fitting if one * plan.alignment_bytes <= most] or [Sizing(1)]
         return PlanSizes(tuple(_halves(plan, sizings)))
