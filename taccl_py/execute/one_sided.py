@@ -325,7 +325,8 @@ class _GpuReader:
         if name not in _NAMES:
             fields.fail("name", f"found {name!r}, which is not executed here; use one of: {', '.join(_NAMES)}")
         kind = fields.choice("channel_type", ("", "none", *_TYPES), "")
-        used = [_item(fields, "channel_ids", channels.get(kind, []), i) for i in fields.integers("channel_ids", [])]
+        ids = fields.integers("channel_ids", []) if kind == "port" or name not in _MOVES else []  # else nobody looks
+        used = [_item(fields, "channel_ids", channels.get(kind, []), i) for i in ids]
         semaphores = fields.integers("semaphore_ids", [], least=0)
         for semaphore in semaphores:
             _item(fields, "semaphore_ids", range(self._num_semaphores), semaphore)
@@ -346,9 +347,8 @@ class _GpuReader:
         if fields.has("tbg_info"):
             group = fields.object("tbg_info")
             part = group.integer("tb_id", least=0), group.integer("tbg_size", least=1)
-        moves_by_memory = name in _MOVES and kind != "port"
         return OneSidedOperation(
-            name, () if moves_by_memory else tuple(used), tuple(semaphores), transfers, part,
+            name, tuple(used), tuple(semaphores), transfers, part,
             fields.integer("barrier_id", 0, least=0), fields.integer("num_threadblocks", 0, least=0),
         )  # fmt: skip
 

@@ -153,7 +153,7 @@ class PlanMemory:
                 known = np.maximum(known, worker.known_to(-1))  # threads meet in between
             self._check_begun(worker, move, known, access)
             sent = any(span.packets for span in (*move.sources, *move.targets))
-            start = self._network.without_memory(known) if sent else known
+            start = self._network.without_memory(worker.shown(known)) if sent else known
             units = [self._read_unit(worker, move, number, access, known, start) for number in range(move.count)]
             for number, unit in enumerate(units):
                 self._write_unit(worker, move, number, access, known, unit)
@@ -248,9 +248,8 @@ class PlanMemory:
         for other in packet.written if packet.again else packet.written[: not span.awaited]:
             self._require_order(worker, span, other, access, known)
         packet.read.append(access)
-        if packet.again or len(self.writers(span.rank, cell)) == 1:  # else nobody knows whose packet it is
-            unit.begun = np.maximum(unit.begun, packet.begun)
-            unit.origins |= packet.origins
+        unit.begun = np.maximum(unit.begun, packet.begun)
+        unit.origins |= packet.origins
         return packet.value
 
     def _write_packet(
@@ -264,6 +263,11 @@ class PlanMemory:
             self._packets[span.rank, cell] = _Packet(value, unit.begun, frozenset(unit.origins), [access])
             return
         if value == packet.value != WRONG:
+            proves_less = not packet.origins <= unit.origins or bool((unit.begun < packet.begun).any())
+            if packet.read and proves_less:
+                self._require_turn(worker, span, cell, packet, access, known, unit)
+            packet.begun = np.minimum(packet.begun, unit.begun)
+            packet.origins &= unit.origins
             packet.written.append(access)
             return
         self._require_turn(worker, span, cell, packet, access, known, unit)

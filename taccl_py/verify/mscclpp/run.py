@@ -97,7 +97,7 @@ class PlanExecution:
             return worker.taken > before
         worker.taken = 0
         worker.position += 1
-        worker.clock[:, worker.column] = worker.position
+        worker.clock[LOOSE, worker.column] = worker.position
         if self._shared and operation.name in ("nop", "barrier"):
             self._conclude(worker)
         return True

@@ -115,6 +115,12 @@ class ExecutedThreadblock:
         news = self.news.get(thread)
         return self.clock if news is None else np.maximum(self.clock, news)
 
+    def shown(self, known: Clock) -> Clock:
+        """Clock that a packet of the present step shows: of its threadblock only what is over for all threads."""
+        clock = known.copy()
+        clock[:, self.column] = self.position if self.touched <= self.met else self.met + 1
+        return clock
+
     def told_by(self, thread: int) -> Clock:
         """Clock that a thread can pass on after the present step: of its threadblock and all else."""
         clock = self.known_to(thread).copy()

@@ -365,3 +365,61 @@ def test_pipelines_that_go_round_in_scratch_need_somebody_who_holds_them_up():
 def test_buffers_and_sizes_of_groups_are_those_of_the_smallest_and_the_longest_chunks():
     value = changed(grouped_allgather(), set_all(min_message_size=4096, max_message_size=4096))
     assert rules(value) == set()
+
+
+def sent_back(first, more=()):
+    """GPU 0 sends its chunk by packets, and GPU 1 puts it back to where it came from; `first` and a block `more` read it at GPU 0 too."""
+    ops = [
+        *first, op("ppkt", [cells("o", 0)], [far(0, 0)]), local("upkt", [cells("s", 0)], cells("o", 1)), NOP, on("wait", 0),
+    ]  # fmt: skip
+    other = [
+        op("ppkt", [cells("o", 1)], [far(0, 0)]), local("upkt", [cells("s", 0)], cells("o", 0)), NOP,
+        put(cells("o", 0), far(1, 0)), NOP, on("signal", 0),
+    ]  # fmt: skip
+    blocks = [
+        [block(0, ops), *(block(1 + i, list(one)) for i, one in enumerate(more))],
+        [block(0, other, remotes=(0, 1))],
+    ]
+    gpus = [
+        gpu(rank, (1, 2, 4), [1 - rank], [(1 - rank, "s"), (1 - rank, "o")], own) for rank, own in enumerate(blocks)
+    ]
+    return plan("allgather", gpus, protocol="LL", use_double_scratch_buffer=True)
+
+
+def test_a_packet_proves_that_what_is_in_it_was_read():
+    """The put back needs no signal: the data that it puts are those that were read."""
+    assert rules(sent_back([])) == set()
+    assert num_wrong(sent_back([])) == 0
+
+
+def test_a_packet_proves_other_reads_only_where_threads_have_met():
+    kept = local("copy", [cells("o", 0)], cells("s", 3))
+    assert rules(sent_back([kept])) == {"race"}
+    assert rules(sent_back([kept, NOP])) == set()
+    assert rules(sent_back([], [[kept]])) == {"race"}
+
+
+def test_two_packets_of_the_same_data_prove_what_both_prove():
+    again = [op("ppkt", [cells("o", 0)], [far(0, 0)])]
+    assert rules(sent_back([], [again])) == {"race"}
+
+
+def test_reads_are_over_where_a_relaxed_signal_comes():
+    """GPU 1 overwrites what GPU 0 has read; of what GPU 0 has written a relaxed signal tells nothing."""
+
+    def made(first):
+        reader = [on("rlxsignal", 0), on("wait", 0), NOP, *first, NOP, on("rlxsignal", 0), on("wait", 0), NOP]
+        writer = [on("signal", 0), on("rlxwait", 0), on("rlxwait", 0), NOP, local("copy", [cells("s", 1)], cells("s", 0)),
+                  NOP, put(cells("o", 1), far(1, 1)), NOP, on("signal", 0)]  # fmt: skip
+        writer[0:0] = [local("copy", [cells("o", 1)], cells("s", one)) for one in (0, 1)] + [NOP]
+        reader.append(put(cells("o", 0), far(1, 0)))
+        reader += [NOP, on("signal", 0)]
+        writer += [on("wait", 0)]
+        gpus = [
+            gpu(rank, (1, 2, 2), [1 - rank], [(1 - rank, "s"), (1 - rank, "o")], [block(0, ops, remotes=(0, 1))])
+            for rank, ops in enumerate((reader, writer))
+        ]
+        return plan("allgather", gpus)
+
+    assert rules(made([op("get", [far(0, 0)], [cells("s", 0)])])) == set()
+    assert rules(made([put(cells("o", 0), far(0, 0))])) == {"race"}
