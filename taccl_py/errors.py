@@ -10,6 +10,7 @@
     |-- InvalidArtifact              4  the verifier rejects a schedule or a program
     |-- LoweringError                5  a limit of the target runtime cannot be kept
     |-- PackageMissing               6  an optional package is not installed
+    |-- Unsupported                7  the verifier does not know a feature of a file, and says nothing of it
     `-- Interrupted                130  the user ended it before there was an answer
 
 Evidence is kept in attributes; ``str(error)`` is one sentence that says what, where and what to do.
@@ -163,6 +164,71 @@ class PackageMissing(TacclError):
     def __init__(self, what: str, remedy: str) -> None:
         self.remedy = remedy
         super().__init__(f"{what}; {remedy}")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class UnsupportedFeature:
+    """Something in a file that the verifier does not know, so that it says nothing of the file.
+
+    Attributes
+    ----------
+    where
+        The place in the file, or empty for the whole file.
+    feature
+        Short stable name, for programs.
+    what
+        What was found, for people.
+    """
+
+    where: str
+    feature: str
+    what: str
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        return f"{place}{self.what} [{self.feature}]"
+
+
+class Unsupported(TacclError):
+    """The verifier does not know a feature of a file: it may be right or wrong.
+
+    Parameters
+    ----------
+    name
+        The file.
+    features
+        All of them, sorted; the first one is in the message.
+    """
+
+    exit_code = 7
+
+    def __init__(self, name: str, features: Sequence[UnsupportedFeature]) -> None:
+        self.features = tuple(features)
+        more = f" (and {len(self.features) - 1} more)" if len(self.features) > 1 else ""
+        super().__init__(f"{name}: {self.features[0]}{more}")
+
+
+def require_verdict(name: str, violations: Sequence[Violation], unsupported: Sequence[UnsupportedFeature]) -> None:
+    """Let only go on with what the verifier calls valid.
+
+    Parameters
+    ----------
+    name
+        The file, or what was being made.
+    violations, unsupported
+        What its verdict says.
+
+    Raises
+    ------
+    InvalidArtifact
+        If there are errors.
+    Unsupported
+        If there are none, and features that are not known.
+    """
+    if violations:
+        raise InvalidArtifact(name, violations)
+    if unsupported:
+        raise Unsupported(name, unsupported)
 
 
 class Interrupted(TacclError):

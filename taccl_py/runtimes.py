@@ -176,7 +176,7 @@ class PlanRuntime:
     max_channels_at_once, max_buffers_at_once
         Channels, and buffers, that one operation can name.
     max_semaphores
-        Semaphores between threadblocks of a GPU; as many barriers.
+        Semaphores that one operation can name (a GPU has as many as the plan says), and barriers of a GPU.
     max_threadblocks
         Most that certainly run at the same time (SMs of an A100); more can wait for each other forever.
     max_threads
@@ -189,6 +189,8 @@ class PlanRuntime:
         Length of the scratch of plans that reuse resources.
     collectives
         Spelling of each collective.
+    other_collectives
+        Those that its own tools write and that are none of ours.
     """
 
     name: str
@@ -205,6 +207,7 @@ class PlanRuntime:
     max_offset_bytes: int
     shared_scratch_bytes: int
     collectives: dict[Kind, str]
+    other_collectives: tuple[str, ...]
 
 
 MSCCLPP = PlanRuntime(
@@ -222,4 +225,5 @@ MSCCLPP = PlanRuntime(
     max_offset_bytes=(1 << 32) - 1,
     shared_scratch_bytes=1 << 26,  # PREDFINED_SCRATCH_SIZE
     collectives={kind: str(kind) for kind in Kind},
+    other_collectives=("sendrecv",),  # python/mscclpp/language/collectives.py
 )

@@ -14,6 +14,8 @@ from taccl_py.errors import (
     LoweringError,
     PackageMissing,
     TacclError,
+    Unsupported,
+    UnsupportedFeature,
     Violation,
 )
 from taccl_py.solvers.processes import start_workers
@@ -24,6 +26,7 @@ ERRORS = [
     LimitReached("no time"),
     InvalidArtifact("a.xml", [Violation("gpu 0", "race", "x"), Violation("gpu 1", "race", "y")]),
     LoweringError("too long", runtime="executor", limit="steps"),
+    Unsupported("a.json", [UnsupportedFeature("", "collective", "x"), UnsupportedFeature("gpu 0", "size", "y")]),
     PackageMissing("mpi4py is missing", "install it"),
     Interrupted("interrupted before there was an answer"),
 ]

@@ -10,7 +10,7 @@ from taccl_py.api.arguments import kind_of, names_arguments, path_of
 from taccl_py.api.files import LoweredFile
 from taccl_py.api.policy import runtime_named
 from taccl_py.collective import Kind
-from taccl_py.errors import InputError, Violation
+from taccl_py.errors import InputError, Violation, require_verdict
 from taccl_py.jsonio import format_of, parse_json, read_text
 from taccl_py.runtimes import MSCCLPP
 from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
@@ -19,8 +19,8 @@ from taccl_py.schedule.group_files import read_group
 from taccl_py.schedule.ir import Schedule
 from taccl_py.verify.any_size import verify_any
 from taccl_py.verify.group import verify_group
-from taccl_py.verify.msccl import verify_program
-from taccl_py.verify.mscclpp import is_plan, verify_plan
+from taccl_py.verify.msccl import ProgramVerdict, verify_program
+from taccl_py.verify.mscclpp import PlanVerdict, is_plan, verify_plan
 
 if TYPE_CHECKING:
     from taccl_py.pipeline.conversion import Conversion
@@ -57,6 +57,8 @@ def check(
     ------
     InputError
         If a file cannot be read or an argument is wrong.
+    Unsupported
+        If a file is neither right nor wrong to the verifier, as it uses what that does not know.
     """
     wanted = None if kind is None else kind_of(kind)
     target = runtime_named(runtime, None)
@@ -68,26 +70,34 @@ def check(
         return group_violations(what, wanted, root)
     if isinstance(what, LoweredFile):
         if what.runtime == MSCCLPP.name:
-            return verify_plan(what.text, "plan.json", kind=wanted, root=root).violations
-        return verify_program(what.text, runtime_named(what.runtime, None), kind=wanted, root=root).violations
+            return _decided("plan.json", verify_plan(what.text, "plan.json", kind=wanted, root=root))
+        lowered = verify_program(what.text, runtime_named(what.runtime, None), kind=wanted, root=root)
+        return _decided("algorithm.xml", lowered)
     if not isinstance(what, str | Path):
         return _conversion_violations(what, wanted, root)
     file = path_of(what)
     text, name = read_text(file), str(file)
     if file.suffix != ".json" and text.lstrip()[:1] != "{":
-        return verify_program(text, target, kind=wanted, root=root).violations
+        return _decided(name, verify_program(text, target, kind=wanted, root=root))
     if format_of(text, name) == GROUP_FORMAT:
         return group_violations(read_group(text, name), wanted, root)
     if is_plan(parse_json(text, name)):
-        return verify_plan(text, name, kind=wanted, root=root).violations
+        return _decided(name, verify_plan(text, name, kind=wanted, root=root))
     return verify_any(read_schedule(text, name), kind=wanted, root=root)
+
+
+def _decided(name: str, verdict: ProgramVerdict | PlanVerdict) -> tuple[Violation, ...]:
+    """Errors of a verdict that is valid or invalid."""
+    if not verdict.violations:
+        require_verdict(name, (), verdict.unsupported)
+    return verdict.violations
 
 
 def _conversion_violations(what: Conversion, kind: Kind | None, root: int | None) -> tuple[Violation, ...]:
     from taccl_py.pipeline.conversion import Conversion
 
     if isinstance(what, Conversion):
-        return verify_program(what.text, what.runtime, kind=kind, root=root).violations
+        return _decided("algorithm.xml", verify_program(what.text, what.runtime, kind=kind, root=root))
     raise InputError(
         f"found {type(what).__name__}, an Answer, a Schedule, what lower made or a file is needed",
         path="arguments", field="what",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taccl_py.api.policy import AUTO, chosen_runtime
-from taccl_py.errors import InputError, InvalidArtifact, Violation
+from taccl_py.errors import InputError, require_verdict
 from taccl_py.jsonio import format_of, parse_json, read_text
 from taccl_py.runtimes import MSCCLPP, Runtime
 from taccl_py.units import BYTES_PER_MB, parse_size
@@ -141,7 +141,7 @@ def _load_schedule(file: Path, text: str, placed: Placed, *, verified: bool) -> 
     _refuse(placed, ("topology", "nodes", "sketch", "runtime", "instances"), words)
     schedule = read_schedule(text, str(file))
     if verified:
-        _require_good(file, verify_any(schedule))
+        require_verdict(str(file), verify_any(schedule), ())
     return schedule_subject(schedule)
 
 
@@ -164,7 +164,8 @@ def _load_plan(file: Path, text: str, placed: Placed, *, verified: bool, needs_m
     if needs_machine and isinstance(placed.topology, str) and not placed.topology:
         raise InputError("a plan does not say on which machine it runs; add --topology", path=str(file))
     if verified:
-        _require_good(file, verify_plan(text, str(file)).violations)
+        plan_verdict = verify_plan(text, str(file))
+        require_verdict(str(file), plan_verdict.violations, plan_verdict.unsupported)
     plan = parse_plan(text, str(file))
     kind = kind_of_plan(plan, str(file))
     topology = placed.machine()
@@ -204,7 +205,8 @@ def _load_program(file: Path, text: str, placed: Placed, *, verified: bool) -> G
             field="--instances",
         )
     if verified:
-        _require_good(file, verify_program(text, runtime, kind=program.kind).violations)
+        verdict = verify_program(text, runtime, kind=program.kind)
+        require_verdict(str(file), verdict.violations, verdict.unsupported)
     if topology is None:
         return GivenFile(None, None, program, None, sized=False, runtime=runtime.name)
     return program_subject(program, runtime, topology, str(file), placed.instances)
@@ -226,11 +228,6 @@ def program_subject(program: Program, runtime: Runtime, topology: Topology, name
             raise InputError(error.what, path=name, field="--topology") from None
 
     return GivenFile(replay, None, program, topology, sized=not topology.chunk_costs, runtime=runtime.name)
-
-
-def _require_good(file: Path, violations: Sequence[Violation]) -> None:
-    if violations:
-        raise InvalidArtifact(str(file), violations)
 
 
 def runtime_times(subject: GivenFile, profile: RuntimeProfile) -> Callable[[float], float] | None:

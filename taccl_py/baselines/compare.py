@@ -19,7 +19,7 @@ from taccl_py.baselines.nccl_time import NcclMachine, NcclTime, NcclTimes, nccl_
 from taccl_py.baselines.nccl_tuner import GpuGeneration, NcclAlgorithm, NcclChoice, NcclRanks, choose, predictions
 from taccl_py.baselines.taccl.method import KINDS, Effort, run_taccl, sketches_for
 from taccl_py.collective import Kind
-from taccl_py.errors import InputError, Interrupted, InvalidArtifact
+from taccl_py.errors import InputError, Interrupted, require_verdict
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.msccl_xml import emit_xml
 from taccl_py.lowering.program import Program, chunks_of_size
@@ -524,8 +524,7 @@ def _taccl(demand: Demand, sizes_bytes: Sequence[int], limits: Limits) -> dict[i
             best = min(attempts, key=lambda each: each.replayed_us)
             text = emit_xml(best.program, LEGACY)
             verdict = verify_program(text, LEGACY, kind=demand.kind)
-            if verdict.violations:
-                raise InvalidArtifact(f"baseline TACCL ({best.name})", verdict.violations)
+            require_verdict(f"baseline TACCL ({best.name})", verdict.violations, verdict.unsupported)
             found[size] = (BaselineTime(Family.TACCL, best.name, best.replayed_us),)
     return found
 

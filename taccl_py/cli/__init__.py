@@ -124,7 +124,8 @@ def cli(debug: bool) -> None:
       taccl check out/schedule.json out/algorithm.xml
 
     Exit codes: 0 good, 2 bad input, 3 no schedule, 4 the verifier finds errors, 5 a limit of the runtime, 6 a package is missing,
-    130 interrupted (Ctrl-C, SIGTERM, SIGHUP) before there was an answer, 141 the reader of the output has gone away.
+    7 a file uses what the verifier does not know, 130 interrupted (Ctrl-C, SIGTERM, SIGHUP) before there was an answer, 141 the
+    reader of the output has gone away.
     """
 
 

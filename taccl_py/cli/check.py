@@ -12,7 +12,7 @@ import click
 
 from taccl_py.cli.options import KIND, echo_json, json_option, told_runtime, told_runtime_option
 from taccl_py.collective import Kind
-from taccl_py.errors import InputError, InvalidArtifact, Violation
+from taccl_py.errors import InputError, InvalidArtifact, Unsupported, UnsupportedFeature, Violation
 from taccl_py.jsonio import format_of, parse_json, read_text
 from taccl_py.report.tables import INDEX_FORMATS, SUMMARY_FILE, SUMMARY_FORMAT
 from taccl_py.runtimes import LEGACY, MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
@@ -39,6 +39,8 @@ _RANK_OF_RULE = {
     **dict.fromkeys(_CONSEQUENCE, 1),
     "wrong-result": 2,
 }
+
+_WORST_FIRST = (InvalidArtifact.exit_code, InputError.exit_code, Unsupported.exit_code)
 
 
 @click.command(short_help="Verify schedules, MSCCL XML files and MSCCL++ plans.")
@@ -67,7 +69,8 @@ def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, *
     which two good files compete, sizes and placements that they cover, and the memory that its connections take. A folder of
     JSON files is one of MSCCL++ plans. Of a folder that taccl synth wrote, which no runtime scans, schedule.json and algorithm.xml are verified.
 
-    Exit code 0 if all are good, 4 if the verifier rejects one, 2 if one cannot be read.
+    Exit code 0 if all are good, 4 if the verifier rejects one, else 2 if one cannot be read, else 7 if one uses what the
+    verifier does not know: it is unsupported then, which is neither good nor bad.
 
     \b
     Examples:
@@ -89,7 +92,7 @@ def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, *
         for result in results:
             print_result(result, verbose=verbose)
     codes = {result["exit_code"] for result in results}
-    return InvalidArtifact.exit_code if InvalidArtifact.exit_code in codes else max(codes)
+    return next((code for code in _WORST_FIRST if code in codes), 0)
 
 
 def verify_file(path: Path, runtime: Runtime, kind: Kind | None = None, root: int | None = None) -> dict[str, Any]:
@@ -102,9 +105,9 @@ def verify_file(path: Path, runtime: Runtime, kind: Kind | None = None, root: in
             return _verify_json(path, text, kind, root)
         verdict = verify_program(text, runtime, kind=kind, root=root)
         facts = _describe(verdict.facts, runtime) if verdict.facts else ""
-        if facts and not verdict.violations:
+        if facts and not verdict.violations and not verdict.unsupported:
             facts += _describe_structure(path, text, runtime)
-        return _result(path, verdict.violations, facts, verdict.notes)
+        return _result(path, verdict.violations, facts, verdict.notes, verdict.unsupported)
     except InputError as error:
         return _unread(path, error)
 
@@ -120,7 +123,7 @@ def _verify_json(path: Path, text: str, kind: Kind | None, root: int | None) -> 
         return _verify_group(path, text, kind, root)
     if is_plan(parse_json(text, str(path))):
         plan = verify_plan(text, str(path), kind=kind, root=root)
-        return _result(path, plan.violations, _describe_plan(plan.facts), ())
+        return _result(path, plan.violations, _describe_plan(plan.facts), plan.notes, plan.unsupported)
     schedule = read_schedule(text, str(path))
     collective = schedule.collective
     facts = f"{collective.kind} schedule, {collective.num_ranks} ranks, {format_time(schedule.makespan_us)}"
@@ -196,7 +199,9 @@ def _verify_directory(path: Path, runtime: Runtime, kind: Kind | None, root: int
         raise InputError("holds no files for a runtime to load; name a directory that does", path=str(path))
     verdict = verify_directory(contents.files, runtime, kind=kind, root=root)
     results = [
-        _result(path / name, one.violations, _describe(one.facts, runtime) if one.facts else "", one.notes)
+        _result(
+            path / name, one.violations, _describe(one.facts, runtime) if one.facts else "", one.notes, one.unsupported
+        )
         for name, one in verdict.files.items()
     ]
     violations = tuple(sorted((*verdict.violations, *contents.violations)))
@@ -226,7 +231,8 @@ def _verify_plans(files: list[Path], kind: Kind | None, root: int | None) -> lis
             unread.append(_unread(file, error))
     verdict = verify_plan_folder(texts, kind=kind, root=root)
     results = [
-        _result(folder / name, one.violations, _describe_plan(one.facts), ()) for name, one in verdict.files.items()
+        _result(folder / name, one.violations, _describe_plan(one.facts), one.notes, one.unsupported)
+        for name, one in verdict.files.items()
     ]
     facts = f"{format_count(len(texts), 'plan')} for {MSCCLPP.name}"
     return [*unread, *results, _result(folder, verdict.violations, facts, ())]
@@ -236,20 +242,26 @@ def _is_json(path: Path, text: str) -> bool:
     return path.suffix == ".json" or text.lstrip()[:1] == "{"
 
 
-def _result(path: Path, violations: tuple[Violation, ...], facts: str, notes: tuple[str, ...]) -> dict[str, Any]:
+def _result(
+    path: Path, violations: tuple[Violation, ...], facts: str, notes: tuple[str, ...], unsupported: tuple[UnsupportedFeature, ...] = ()
+) -> dict[str, Any]:  # fmt: skip
+    code = InvalidArtifact.exit_code if violations else Unsupported.exit_code if unsupported else 0
     return {
         "file": str(path),
-        "good": not violations,
-        "exit_code": InvalidArtifact.exit_code if violations else 0,
+        "verdict": {InvalidArtifact.exit_code: "invalid", Unsupported.exit_code: "unsupported"}.get(code, "valid"),
+        "good": not code,
+        "exit_code": code,
         "error": None,
         "facts": facts,
         "violations": [{"where": v.where, "rule": v.rule, "what": v.what} for v in violations],
+        "unsupported": [{"where": one.where, "feature": one.feature, "what": one.what} for one in unsupported],
         "notes": list(notes),
     }
 
 
 def _unread(path: Path, error: InputError) -> dict[str, Any]:
-    return _result(path, (), "", ()) | {"good": False, "exit_code": error.exit_code, "error": str(error)}
+    found = {"verdict": "invalid", "good": False, "exit_code": error.exit_code, "error": str(error)}
+    return _result(path, (), "", ()) | found
 
 
 def _describe(facts: ProgramFacts, runtime: Runtime) -> str:
@@ -320,6 +332,9 @@ def print_result(result: dict[str, Any], *, verbose: bool) -> None:
         for note in result["notes"] if verbose else ():
             click.echo(f"  {note}")
         return
+    if result["verdict"] == "unsupported":
+        _print_unsupported(result, verbose=verbose)
+        return
     violations = [Violation(v["where"], v["rule"], v["what"]) for v in result["violations"]]
     first = min(violations, key=_distance_from_cause)
     others = Counter(violation.rule for violation in violations if violation is not first)
@@ -330,6 +345,14 @@ def print_result(result: dict[str, Any], *, verbose: bool) -> None:
         for violation in violations:
             if violation is not first:
                 click.echo(f"  {violation}")
+
+
+def _print_unsupported(result: dict[str, Any], *, verbose: bool) -> None:
+    features = [UnsupportedFeature(one["where"], one["feature"], one["what"]) for one in result["unsupported"]]
+    more = f" (and {len(features) - 1} more; see --verbose)" if len(features) > 1 and not verbose else ""
+    click.echo(f"{result['file']}: {click.style('unsupported', fg='yellow')}: {features[0]}{more}")
+    for feature in features[1:] if verbose else ():
+        click.echo(f"  {feature}")
 
 
 def _distance_from_cause(violation: Violation) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from taccl_py.cli.options import echo_json, json_option
-from taccl_py.errors import InputError, InvalidArtifact, PackageMissing
+from taccl_py.errors import InputError, InvalidArtifact, PackageMissing, Unsupported
 from taccl_py.runtimes import EXECUTOR, LEGACY, MSCCLPP, RCCL, Runtime
 
 # Modules of every extra; each is imported in a process of its own, as some start threads or end the program.
@@ -72,7 +72,7 @@ def doctor(runtime: str | None, as_json: bool) -> int:
     runtimes: every file of a directory that one of them names is verified, as taccl check does.
 
     Exit code 0 if all that is there works: what is not installed or not set is no fault. 4 if a file that a variable names would not
-    load or run, 2 if one cannot be read, 6 if something installed does not work.
+    load or run, 2 if one cannot be read, 6 if something installed does not work, 7 if a file uses what the verifier does not know.
 
     \b
     Examples:
@@ -91,7 +91,7 @@ def doctor(runtime: str | None, as_json: bool) -> int:
         echo_json({"good": not codes, "checks": [asdict(check) for check in checks], "files": results})
     else:
         _print(checks, results)
-    order = (InvalidArtifact.exit_code, InputError.exit_code, PackageMissing.exit_code)
+    order = (InvalidArtifact.exit_code, InputError.exit_code, PackageMissing.exit_code, Unsupported.exit_code)
     return next((code for code in order if code in codes), 0)
 
 

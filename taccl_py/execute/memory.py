@@ -69,14 +69,15 @@ class RankMemory:
             else:
                 self._buffers[buffer] = cells.empty(lengths[buffer], cut.chunk_elements)
 
-    def clear(self) -> None:
-        """Start over with nothing anywhere."""
-        for buffer in self._buffers.values():
-            self._cells.set_bytes(buffer, self._nothing)
+    def clear(self, *, scratch: bool = True) -> None:
+        """Start over with nothing anywhere; without `scratch`, with what there is in scratch."""
+        for kind, buffer in self._buffers.items():
+            if scratch or kind is not Buffer.SCRATCH:
+                self._cells.set_bytes(buffer, self._nothing)
 
-    def fill(self, values: Array) -> None:
-        """Start over with nothing anywhere but these elements in the input."""
-        self.clear()
+    def fill(self, values: Array, *, scratch: bool = True) -> None:
+        """Start over with nothing anywhere but these elements in the input; see `clear`."""
+        self.clear(scratch=scratch)
         self._buffers[Buffer.INPUT].reshape(-1)[...] = self._cells.load(values)
 
     def whole(self, buffer: Buffer, otherwise: Any) -> Any:

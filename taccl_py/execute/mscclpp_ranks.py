@@ -180,7 +180,10 @@ class MscclppSession(MpiSession):
 
 def _require_own_memory(plan: OneSidedPlan) -> None:
     """Refuse plans that need memory which a switch can reach at all ranks at once: torch allocates none."""
-    if any(operation.name in ("glres", "gstore") for block in plan.blocks for operation in block.operations):
+    operations = (
+        one for block in plan.blocks for operation in block.operations for one in (operation, *operation.inner)
+    )
+    if any(operation.name in ("glres", "gstore", "gstorepkt") for operation in operations):
         raise InputError(
             "uses switch channels, which need buffers that MSCCL++ has allocated for that, and the run's are torch's; leave "
             "--with out, or install the plan and run your own program",

@@ -5,7 +5,7 @@ This reader believes a plan where it can: what does not exist is found out when 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from taccl_py.collective import ROOTED, Address, Buffer, Kind, parse_kind
@@ -14,11 +14,51 @@ from taccl_py.execute.plan import ExecutablePlan, ExecutableRank
 from taccl_py.jsonio import Fields, parse_json
 
 _BUFFERS = tuple(map(str, Buffer))
-_PUTS = ("put", "pws", "pwsf")
 _TYPES = ("memory", "port", "switch")
+_LOCAL, _FAR, _SWITCH, _PACKETS, _FAR_PACKETS = (
+    "a local buffer",
+    "a remote buffer",
+    "a switch channel",
+    "local packets",
+    "remote packets",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """Operands of an operation: what each source and target is, the last one of `more` sides as often as wanted; or pairs of both."""
+
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    more: tuple[bool, bool] = (False, False)
+    pairs: bool = False
+
+
+_SUM, _BOTH = (True, False), (True, True)
+_MOVES = {
+    "put": _Shape((_LOCAL,), (_FAR,), pairs=True),
+    "pws": _Shape((_LOCAL,), (_FAR,), pairs=True),
+    "pwsf": _Shape((_LOCAL,), (_FAR,), pairs=True),
+    "get": _Shape((_FAR,), (_LOCAL,), pairs=True),
+    "copy": _Shape((_LOCAL,), (_LOCAL,)),
+    "re": _Shape((_LOCAL, _LOCAL), (_LOCAL,), _SUM),
+    "res": _Shape((_LOCAL, _LOCAL), (_LOCAL, _FAR), _BOTH),
+    "rre": _Shape((_LOCAL, _FAR), (_LOCAL,), _SUM),
+    "rres": _Shape((_LOCAL, _FAR), (_LOCAL, _FAR), _BOTH),
+    "ppkt": _Shape((_LOCAL,), (_FAR_PACKETS,), pairs=True),
+    "rppkt": _Shape((_PACKETS,), (_FAR_PACKETS, _FAR_PACKETS), (False, True)),
+    "cpkt": _Shape((_LOCAL,), (_PACKETS,)),
+    "upkt": _Shape((_PACKETS,), (_LOCAL,)),
+    "repkt": _Shape((_LOCAL, _PACKETS), (_LOCAL,), _SUM),
+    "respkt": _Shape((_LOCAL, _PACKETS), (_LOCAL, _FAR_PACKETS), _BOTH),
+    "recpkt": _Shape((_LOCAL, _PACKETS), (_LOCAL, _PACKETS), _SUM),
+    "recspkt": _Shape((_LOCAL, _PACKETS), (_LOCAL, _PACKETS, _FAR_PACKETS), _BOTH),
+    "glres": _Shape((_SWITCH,), (_SWITCH,)),
+    "gstore": _Shape((_LOCAL,), (_SWITCH,)),
+    "gstorepkt": _Shape((_PACKETS,), (_SWITCH,)),
+}
 _NAMES = (
-    "nop", "barrier", "sem_acquire", "sem_release", "signal", "rlxsignal", "wait", "rlxwait", *_PUTS, "copy", "re", "glres",
-    "gstore", "flush",
+    "nop", "barrier", "sem_acquire", "sem_release", "signal", "rlxsignal", "wait", "rlxwait", "flush", "pipeline", *_MOVES,
 )  # fmt: skip
 
 
@@ -39,11 +79,30 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Neighbouring chunks of a buffer of some rank."""
+    """Neighbouring chunks of a buffer of some rank.
+
+    Attributes
+    ----------
+    packets
+        Whether each of their elements is there as a packet: with a flag, at twice the offset.
+    by_turns
+        Whether calls use the halves of a doubled scratch by turns here.
+    """
 
     rank: int
     address: Address
     count: int
+    packets: bool = False
+    by_turns: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Sums of all sources, stored at all targets; `channel` is that of the proxy that does it."""
+
+    sources: tuple[Place, ...]
+    targets: tuple[Place, ...]
+    channel: Channel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,28 +114,27 @@ class OneSidedOperation:
     name
         As written.
     channels, semaphores
-        Channels and semaphores that it signals, waits on, releases or acquires; for a put by a proxy the channel that carries it.
-    sources, target
-        Places that it reads and writes.
-    copies
-        Further places that it writes: by a switch, the same cells of the other ranks.
+        What it signals, waits on, flushes, releases or acquires.
+    transfers
+        What it moves.
+    part
+        Which part of the bytes is this threadblock's, and of how many.
     barrier, barrier_blocks
         Which barrier, and how many threadblocks meet there.
+    inner, unit_bytes, num_chunks
+        Of a pipeline: what it repeats for every so many bytes of so many chunks.
     """
 
     name: str
-    channels: tuple[Channel, ...]
-    semaphores: tuple[int, ...]
-    sources: tuple[Place, ...]
-    target: Place | None
-    barrier: int
-    barrier_blocks: int
-    copies: tuple[Place, ...] = ()
-
-    @property
-    def is_proxied(self) -> bool:
-        """True if a proxy carries out the operation."""
-        return self.name in _PUTS and bool(self.channels) and self.channels[0].type == "port"
+    channels: tuple[Channel, ...] = ()
+    semaphores: tuple[int, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
+    part: tuple[int, int] = (0, 1)
+    barrier: int = 0
+    barrier_blocks: int = 0
+    inner: tuple[OneSidedOperation, ...] = ()
+    unit_bytes: int = 0
+    num_chunks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +158,17 @@ class OneSidedPlan(ExecutablePlan):
         Values at the start, by rank.
     blocks
         Threadblocks of all ranks.
+    halves
+        2 if calls use the halves of a doubled scratch by turns, else 1.
+    shares_scratch
+        Whether its scratch has a fixed length.
     """
 
     alignment_bytes: int
     semaphores: tuple[tuple[int, ...], ...]
     blocks: tuple[OneSidedBlock, ...]
+    halves: int = 1
+    shares_scratch: bool = False
 
 
 def is_one_sided(text: str, path: str) -> bool:
@@ -130,7 +194,9 @@ def read_one_sided(text: str, path: str, *, root: int | None = None) -> OneSided
     """
     fields = Fields(parse_json(text, path), path)
     kind = fields.build("collective", lambda: parse_kind(fields.text("collective")))
-    fields.choice("protocol", ("Simple",))
+    protocol = fields.choice("protocol", ("Simple", "LL"))
+    halves = 2 if fields.boolean("use_double_scratch_buffer", False) else 1
+    copies = halves * (2 if protocol == "LL" else 1)
     gpus = list(fields.objects("gpus"))
     if len(gpus) < 2:
         fields.fail("gpus", f"has {len(gpus)} ranks, at least 2 are needed")
@@ -151,15 +217,19 @@ def read_one_sided(text: str, path: str, *, root: int | None = None) -> OneSided
         kind=kind,
         root=found,
         shard_chunks=max(shard, 1),
-        protocol="Simple",
+        protocol=protocol,
         in_place=in_place,
         out_of_place=not in_place,
-        ranks=tuple(ExecutableRank(r, gpu.integer("scratch_chunks", least=0), ()) for r, gpu in enumerate(gpus)),
+        ranks=tuple(
+            ExecutableRank(r, gpu.integer("scratch_chunks", least=0) * copies, ()) for r, gpu in enumerate(gpus)
+        ),
         alignment_bytes=fields.integer("buffer_alignment", 16, least=1),
         semaphores=tuple(
             tuple(one.integer("init_value", 0, least=0) for one in gpu.objects("semaphores", [])) for gpu in gpus
         ),
         blocks=blocks,
+        halves=halves,
+        shares_scratch=fields.boolean("reuse_resources", False),
     )
     if (plan.input_chunks, plan.output_chunks) != (given, wanted):
         raise InputError(
@@ -175,14 +245,13 @@ def _find_root(kind: Kind, blocks: tuple[OneSidedBlock, ...], num_ranks: int) ->
     if kind not in ROOTED:
         return 0
     starts = kind in (Kind.BROADCAST, Kind.SCATTER)
-    operations = [
-        (block.rank, operation) for block in blocks for operation in block.operations if operation.target is not None
-    ]
+    operations = [one for block in blocks for operation in block.operations for one in (operation, *operation.inner)]
     puts = [
-        (rank, place.rank)
-        for rank, operation in operations
-        for place in (operation.target, *operation.copies)
-        if place is not None
+        (source.rank, place.rank)
+        for operation in operations
+        for transfer in operation.transfers
+        for source in transfer.sources
+        for place in transfer.targets
     ]
     busy = {dst if starts else src for src, dst in puts if src != dst}
     idle = [rank for rank in range(num_ranks) if rank not in busy]
@@ -253,59 +322,128 @@ class _GpuReader:
         self, fields: Fields, channels: dict[str, list[Any]], remotes: dict[str, list[Any]]
     ) -> OneSidedOperation:
         name = fields.text("name")
-        if name not in _NAMES or fields.has("tbg_info"):
-            shown = f"{name!r} by a group of threadblocks" if name in _NAMES else repr(name)
-            fields.fail("name", f"found {shown}, which is not executed here; use one of: {', '.join(_NAMES)}")
-        kind = fields.choice("channel_type", ("", *_TYPES), "")
-        used = [_item(fields, "channel_ids", channels.get(kind, []), i) for i in fields.integers("channel_ids", [])]
+        if name not in _NAMES:
+            fields.fail("name", f"found {name!r}, which is not executed here; use one of: {', '.join(_NAMES)}")
+        kind = fields.choice("channel_type", ("", "none", *_TYPES), "")
+        ids = fields.integers("channel_ids", []) if kind == "port" or name not in _MOVES else []  # else nobody looks
+        used = [_item(fields, "channel_ids", channels.get(kind, []), i) for i in ids]
         semaphores = fields.integers("semaphore_ids", [], least=0)
         for semaphore in semaphores:
             _item(fields, "semaphore_ids", range(self._num_semaphores), semaphore)
+        if name == "pipeline":
+            loop = fields.object("iter_context")
+            inner = tuple(self._operation(one, channels, remotes) for one in fields.objects("ops"))
+            unit, chunks = loop.integer("unit_size", least=1), loop.integer("num_chunks", least=0)
+            return OneSidedOperation(name, inner=inner, unit_bytes=unit, num_chunks=chunks)
+        if name == "flush":  # the runtime counts its destinations
+            used = used[: len(fields.items("dst_buff", []))]
         known = channels.get(kind, []) if kind == "switch" else remotes.get(kind, [])
-        # The operands of a flush are only counted.
-        written = fields.objects("dst_buff", []) if name != "flush" else ()
-        found = [self._places(one, known) for one in written]
-        targets = [places[0] for places in found]
-        sources = tuple(place for one in fields.objects("src_buff", []) for place in self._places(one, known))
-        moves = name in (*_PUTS, "copy", "re", "glres", "gstore")
-        if len(targets) != moves:
-            fields.fail("dst_buff", f"has {len(targets)} places for {name}, and there must be {int(moves)}; correct it")
-        if bool(sources) != moves:
-            needed = "at least 1" if moves else "none"
-            fields.fail("src_buff", f"has {len(sources)} places for {name}, and there must be {needed}; correct it")
-        _require_switches(fields, name)
-        if any(source.count != targets[0].count for source in sources):
-            fields.fail("src_buff", "has another size than dst_buff; make them equal")
+        transfers: tuple[Transfer, ...] = ()
+        if name in _MOVES:
+            transfers = self._transfers(fields, name, kind, known, used)
+        elif name != "flush" and (fields.items("dst_buff", []) or fields.items("src_buff", [])):
+            fields.fail("dst_buff", f"names places, which {name} has none of; take them away")
+        part = (0, 1)
+        if fields.has("tbg_info"):
+            group = fields.object("tbg_info")
+            part = group.integer("tb_id", least=0), group.integer("tbg_size", least=1)
         return OneSidedOperation(
-            name, tuple(used), tuple(semaphores), sources, targets[0] if targets else None,
+            name, tuple(used), tuple(semaphores), transfers, part,
             fields.integer("barrier_id", 0, least=0), fields.integer("num_threadblocks", 0, least=0),
-            tuple(place for places in found for place in places[1:]),
         )  # fmt: skip
 
-    def _places(self, fields: Fields, known: list[Any]) -> list[Place]:
+    def _transfers(
+        self, fields: Fields, name: str, kind: str, known: list[Any], used: list[Any]
+    ) -> tuple[Transfer, ...]:  # fmt: skip
+        shape = _MOVES[name]
+        written, read = list(fields.objects("dst_buff", [])), list(fields.objects("src_buff", []))
+        for key, given, wanted, more in (
+            ("dst_buff", written, shape.targets, shape.more[1]),
+            ("src_buff", read, shape.sources, shape.more[0]),
+        ):
+            least = len(wanted) - more
+            if len(given) < least or (len(given) > least and not more and not shape.pairs):
+                several = "at least " if more or shape.pairs else ""
+                fields.fail(key, f"has {len(given)} places for {name}, and there must be {several}{least}; correct it")
+            for number, one in enumerate(given):
+                _require_operand(fields, one, name, key, wanted[min(number, len(wanted) - 1)])
+        sizes = {one.integer("size", least=1) for one in (*read, *written)}
+        if shape.pairs and len(read) != len(written):
+            fields.fail("src_buff", f"has {len(read)} places for {len(written)} of dst_buff; name as many")
+        if len(sizes) > 1 and not shape.pairs:
+            fields.fail("src_buff", "has another size than dst_buff; make them equal")
+        if shape.pairs:
+            return self._pairs(fields, name, kind, known, used)
+        raw = kind == "port"
+        sources = [
+            place
+            for number, one in enumerate(read)
+            for place in self._places(one, known, packets=_has_packets(name, shape.sources, number))
+        ]
+        targets = [
+            place
+            for number, one in enumerate(written)
+            for place in self._places(one, known, packets=_has_packets(name, shape.targets, number))
+        ]
+        if not raw:
+            return (Transfer(tuple(sources), tuple(targets)),)
+        if len(used) < len(targets):
+            fields.fail("channel_ids", f"has {len(used)} channels for {len(targets)} places; name as many")
+        return tuple(Transfer(tuple(sources), (one,), channel) for one, channel in zip(targets, used, strict=False))
+
+    def _pairs(self, fields: Fields, name: str, kind: str, known: list[Any], used: list[Any]) -> tuple[Transfer, ...]:
+        read, written = list(fields.objects("src_buff", [])), list(fields.objects("dst_buff", []))
+        if kind == "port" and len(used) < len(written):
+            fields.fail("channel_ids", f"has {len(used)} channels for {len(written)} places; name as many")
+        found = []
+        for number, (one, other) in enumerate(zip(read, written, strict=True)):
+            packets = name == "ppkt"
+            (source,) = self._places(one, known, packets=packets and kind == "port")
+            (target,) = self._places(other, known, packets=packets)
+            if source.count != target.count:
+                fields.fail("src_buff", "has another size than dst_buff; make them equal")
+            if kind == "port":
+                source = replace(source, by_turns=packets)
+            elif name == "get":  # each side at the other's offset
+                here, there = target.address, source.address
+                source = replace(source, address=Address(there.buffer, here.offset))
+                target = replace(target, address=Address(here.buffer, there.offset))
+            else:  # all from the first one's buffer
+                first = Buffer(read[0].choice("type", _BUFFERS))
+                source = replace(source, address=Address(first, source.address.offset))
+            found.append(Transfer((source,), (target,), used[number] if kind == "port" else None))
+        return tuple(found)
+
+    def _places(self, fields: Fields, known: list[Any], *, packets: bool) -> list[Place]:
         """Places that an operand names: of one rank, or by a switch of several; `known` are remote buffers or switch channels."""
+        own = False
         if fields.has("switch_channel_id"):
-            group: _SwitchMembers = _item(
-                fields, "switch_channel_id", known, fields.integer("switch_channel_id", least=0)
-            )
+            number = fields.integer("switch_channel_id", least=0)
+            group: _SwitchMembers = _item(fields, "switch_channel_id", known, number)
             ranks, buffer = group.ranks, group.buffer
         elif fields.has("buffer_id"):
             rank, buffer = _item(fields, "buffer_id", known, fields.integer("buffer_id", least=0))
             ranks = (rank,)
         else:
-            ranks, buffer = (self._rank,), Buffer(fields.choice("type", _BUFFERS))
-        address = Address(buffer, fields.integer("index", least=0))
-        return [Place(rank, address, fields.integer("size", least=1)) for rank in ranks]
+            ranks, buffer, own = (self._rank,), Buffer(fields.choice("type", _BUFFERS)), True
+        if packets and buffer is not Buffer.SCRATCH:
+            fields.fail("", "has packets, which are in scratch only; name that")
+        address, count = Address(buffer, fields.integer("index", least=0)), fields.integer("size", least=1)
+        return [Place(rank, address, count, packets, packets or own) for rank in ranks]
 
 
-def _require_switches(fields: Fields, name: str) -> None:
-    """Refuse operands of a switch where the runtime would look for a rank's own buffer, and the reverse."""
-    for field, users in (("src_buff", ("glres",)), ("dst_buff", ("glres", "gstore"))):
-        for one in fields.objects(field, []):
-            if one.has("switch_channel_id") != (name in users):
-                fields.fail(
-                    field, f"{name} must{'' if name in users else ' not'} name a switch channel there; correct it"
-                )
+def _has_packets(name: str, kinds: tuple[str, ...], number: int) -> bool:
+    return name == "gstorepkt" or kinds[min(number, len(kinds) - 1)] in (_PACKETS, _FAR_PACKETS)
+
+
+def _require_operand(fields: Fields, operand: Fields, name: str, key: str, wanted: str) -> None:
+    """Refuse what is no place of the kind that the runtime looks for."""
+    needed = {_FAR: "buffer_id", _FAR_PACKETS: "buffer_id", _SWITCH: "switch_channel_id"}.get(wanted, "type")
+    if not operand.has(needed):
+        if operand.has("switch_channel_id") or needed == "switch_channel_id":
+            answer = "" if needed == "switch_channel_id" else " not"
+            fields.fail(key, f"{name} must{answer} name a switch channel there; correct it")
+        fields.fail(key, f"{name} must name {wanted} there ({needed}); correct it")
 
 
 def _item(fields: Fields, key: str, known: Any, number: int) -> Any:

@@ -133,12 +133,12 @@ def run_local(plan: ExecutablePlan, call: Call, conditions: Conditions) -> CallO
     return make_outcome(plan, call, cut, Measured(1e6 * seconds / conditions.repeats, total(found)))
 
 
-def fill(plan: ExecutablePlan, task: CallTask, memory: RankMemory, rank: int) -> None:
-    """Give a rank its input, if it has one."""
+def fill(plan: ExecutablePlan, task: CallTask, memory: RankMemory, rank: int, *, scratch: bool = True) -> None:
+    """Give a rank its input, if it has one, and nothing else, but for what is in scratch if that is not to be cleared."""
     if starts_with_input(plan, rank):
-        memory.fill(draw_input(task, rank))
+        memory.fill(draw_input(task, rank), scratch=scratch)
     else:
-        memory.clear()
+        memory.clear(scratch=scratch)
 
 
 def make_outcome(plan: ExecutablePlan, call: Call, cut: SizeCut, measured: Measured) -> CallOutcome:

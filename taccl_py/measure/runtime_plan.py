@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from taccl_py.collective import Kind
-from taccl_py.errors import InputError, InvalidArtifact
+from taccl_py.errors import InputError, require_verdict
 from taccl_py.lowering.msccl_xml import emit_xml
 from taccl_py.lowering.program import Program, Protocol, chunks_of_size
 from taccl_py.measure.runtime_programs import (
@@ -121,8 +121,7 @@ def _limited(program: Program, runtime: Runtime) -> Program:
     if facts is not None and facts.safe_max_bytes:
         program = replace(program, max_bytes=_largest(first, min(_LAST_BYTES, facts.safe_max_bytes)))
     verdict = verify_program(emit_xml(program, runtime), runtime, kind=program.kind)
-    if verdict.violations:
-        raise InvalidArtifact(program.name, verdict.violations)
+    require_verdict(program.name, verdict.violations, verdict.unsupported)
     return program
 
 

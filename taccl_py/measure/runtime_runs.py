@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taccl_py.collective import Kind
-from taccl_py.errors import InputError, InvalidArtifact
+from taccl_py.errors import InputError, require_verdict
 from taccl_py.jsonio import read_text
 from taccl_py.lowering.msccl_xml import parse_xml
 from taccl_py.lowering.program import Program, chunks_of_size
@@ -116,11 +116,8 @@ def _named_for(log: Path, files: Sequence[Path]) -> Path | None:
 def _read_program(path: Path, runtime: Runtime) -> Program:
     text = read_text(path)
     program = parse_xml(text, str(path), runtime)
-    violations = [
-        one for one in verify_program(text, runtime, kind=program.kind).violations if one.rule not in _OF_SIZES
-    ]
-    if violations:
-        raise InvalidArtifact(str(path), violations)
+    verdict = verify_program(text, runtime, kind=program.kind)
+    require_verdict(str(path), [one for one in verdict.violations if one.rule not in _OF_SIZES], verdict.unsupported)
     return program
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from taccl_py.collective import Kind
-from taccl_py.errors import InputError, InvalidArtifact, LoweringError
+from taccl_py.errors import InputError, InvalidArtifact, LoweringError, require_verdict
 from taccl_py.lowering.convert import ConvertOptions, conversions, convert
 from taccl_py.lowering.foreign import ForeignFile, read_foreign
 from taccl_py.lowering.lower import CallPlacement, LoweringOptions
@@ -110,6 +110,7 @@ def _convert_once(file: ForeignFile, path: str, options: ConvertOptions, verify:
         # Results are wrong where the program stops; that it does comes first.
         stops = sorted(verdict.violations, key=lambda one: one.rule not in _STOPS)
         raise InvalidArtifact(f"{path}, converted", stops)
+    require_verdict(f"{path}, converted", (), verdict.unsupported)
     if verdict.facts is not None and verdict.facts.flags_early and program.kind not in (Kind.BROADCAST, Kind.REDUCE):
         # Simple is the one that is right over all networks, but for these two.
         found = _convert_once(

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from taccl_py.collective import ROOTED, Collective, Kind
-from taccl_py.errors import Interrupted, InvalidArtifact, LoweringError
+from taccl_py.errors import Interrupted, InvalidArtifact, LoweringError, require_verdict
 from taccl_py.lowering.group_programs import (
     Patterns,
     alone,
@@ -176,8 +176,7 @@ def verified(found: ReplayedProgram, collective: Collective, runtime: Runtime) -
     text = emit_xml(program, runtime)
     root = collective.root if collective.kind in ROOTED else None
     verdict = verify_program(text, runtime, kind=collective.kind, root=root)
-    if verdict.violations:
-        raise InvalidArtifact("algorithm.xml", verdict.violations)
+    require_verdict("algorithm.xml", verdict.violations, verdict.unsupported)
     if parse_xml(text, "algorithm.xml", runtime) != program:
         raise ValueError("the emitted text does not read back as the program")
     return Lowered(program, found.replay, found.port_order, text, verdict)
@@ -221,8 +220,7 @@ def _lower_by_ranks(schedule: GroupSchedule, options: LoweringOptions, patterns:
             runtime=options.runtime.name,
             limit="max_bytes",
         )
-    if verdict.violations:
-        raise InvalidArtifact("algorithm.xml", verdict.violations)
+    require_verdict("algorithm.xml", verdict.violations, verdict.unsupported)
     slots = options.runtime.fifo_slots[program.protocol]
     size = schedule.chunk_bytes / options.instances
     replay = replay_program(program, schedule.topology, size, fifo_slots=slots)
@@ -281,8 +279,7 @@ def lower_plan_and_verify(schedule: Schedule, options: PlanOptions) -> LoweredPl
     collective = schedule.collective
     root = collective.root if collective.kind in ROOTED else None
     verdict = verify_plan(lowered.text, "plan.json", kind=collective.kind, root=root)
-    if verdict.violations:
-        raise InvalidArtifact("plan.json", verdict.violations)
+    require_verdict("plan.json", verdict.violations, verdict.unsupported)
     return lowered
 
 

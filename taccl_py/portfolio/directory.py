@@ -10,7 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from taccl_py.collective import Kind
-from taccl_py.errors import InputError, InvalidArtifact, LoweringError, Violation
+from taccl_py.errors import InputError, InvalidArtifact, LoweringError, Violation, require_verdict
 from taccl_py.jsonio import read_text
 from taccl_py.lowering.msccl_xml import emit_xml
 from taccl_py.lowering.program import Program, chunks_of_size
@@ -276,6 +276,8 @@ def plan_installation(
     violations = [Violation(name, v.rule, v.what) for name, one in verdict.files.items() for v in one.violations]
     if violations or verdict.violations:
         raise InvalidArtifact(place, [*verdict.violations, *violations])
+    for name, one in verdict.files.items():
+        require_verdict(f"{place}/{name}", (), one.unsupported)
     if runtime.name == LEGACY.name:
         texts[LEGACY_CONFIG] = _config({_name(program): program for program in programs}, place)
     return Installation(texts, verdict, _environment(runtime, programs, place), tuple(notes))

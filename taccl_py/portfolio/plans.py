@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from taccl_py.collective import Kind
-from taccl_py.errors import InputError, InvalidArtifact
+from taccl_py.errors import InputError, require_verdict
 from taccl_py.jsonio import canonical_json, parse_json, read_text
 from taccl_py.portfolio.precedence import share_out
 from taccl_py.verify.mscclpp import PlanVerdict, is_plan, verify_plan
@@ -102,8 +102,7 @@ def read_plan_offer(
     if text.lstrip()[:1] != "{" or not is_plan(parse_json(text, str(path))):
         raise InputError("is no MSCCL++ plan; make one with taccl lower --to mscclpp-json", path=str(path))
     verdict = verify(text, str(path))
-    if verdict.violations:
-        raise InvalidArtifact(str(path), verdict.violations)
+    require_verdict(str(path), verdict.violations, verdict.unsupported)
     facts = verdict.facts
     if facts.kind is None:
         raise ValueError("the verifier accepted a plan for no collective")

@@ -57,7 +57,7 @@ class Verdicts:
 
     def remember_program(self, text: str, runtime: Runtime, kind: Kind | None, verdict: ProgramVerdict) -> None:
         """Keep the verdict on a text for a collective; a root that was asked for too makes no difference to a good one."""
-        if not verdict.violations and verdict.facts is not None:
+        if not verdict.violations and not verdict.unsupported and verdict.facts is not None:
             self._write(_key(text, runtime.name, kind), asdict(verdict.facts), list(verdict.notes))
 
     def verify_plan(self, text: str, path: str) -> PlanVerdict:
@@ -66,10 +66,10 @@ class Verdicts:
         stored = self._read(key)
         facts = _facts(PlanFacts, stored[0]) if stored is not None else None
         if facts is not None:
-            return PlanVerdict(facts, ())
+            return PlanVerdict(facts, (), tuple(stored[1]) if stored is not None else ())
         verdict = verify_plan(text, path)
-        if not verdict.violations:
-            self._write(key, asdict(verdict.facts), [])
+        if not verdict.violations and not verdict.unsupported:
+            self._write(key, asdict(verdict.facts), list(verdict.notes))
         return verdict
 
     def _read_program(self, key: str) -> ProgramVerdict | None:

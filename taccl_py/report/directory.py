@@ -12,8 +12,10 @@ from taccl_py.verify.msccl import Covered, DirectoryVerdict
 def describe_directory(verdict: DirectoryVerdict, runtime: Runtime) -> str:
     """For what calls a directory has good files, and what connections cost."""
     bad = sum(1 for one in verdict.files.values() if one.violations)
-    told = f" ({bad} bad, not counted)" if bad else ""
-    parts = [f"{format_count(len(verdict.files) - bad, 'file')} for {runtime.name}{told}"]
+    unknown = sum(1 for one in verdict.files.values() if one.unsupported and not one.violations)
+    counts = [f"{number} {word}" for number, word in ((bad, "bad"), (unknown, "unsupported")) if number]
+    told = f" ({', '.join(counts)}, not counted)" if counts else ""
+    parts = [f"{format_count(len(verdict.files) - bad - unknown, 'file')} for {runtime.name}{told}"]
     texts: dict[tuple[str, str], list[str]] = {}
     for (what, where), ranges in _by_call(verdict.covered).items():
         texts.setdefault((what, ", then ".join(ranges)), []).append(where)

@@ -8,6 +8,7 @@ from taccl_py.runtimes import RUNTIMES
 from tests.cli.inputs import changed, write_json
 from tests.verify.msccl.files import RIGHT_FILES, chain_broadcast, direct_gather, ring_allgather, ring_allreduce
 from tests.verify.msccl.test_broken_files import both_send_first
+from tests.verify.mscclpp.features import got_allgather, packet_allgather
 
 GOOD, BAD, UNREADABLE, MISSING = "good.xml", "bad.xml", "unreadable.json", "missing.xml"
 
@@ -47,6 +48,89 @@ def test_every_file_gets_a_line_and_the_worst_one_the_exit_code(taccl, names, co
     for line, name in zip(lines, names, strict=True):
         word = "good" if name in (GOOD, "schedule.json") else "bad"
         assert line.startswith(f"{name}: {word}: ")
+
+
+UNKNOWN = "unknown.json"
+
+
+@pytest.fixture
+def unknown(some):
+    """A plan for what only MSCCL++'s own tools call a collective, among the others, and right ones with packets and reads of others."""
+    for name, value in ((UNKNOWN, packet_allgather() | {"collective": "sendrecv"}), ("packets.json", packet_allgather()), ("get.json", got_allgather())):  # fmt: skip
+        write_json(some / name, value)
+    return some
+
+
+@pytest.mark.parametrize(
+    ("names", "code"),
+    [
+        ((UNKNOWN,), 7),
+        (("packets.json", "get.json"), 0),
+        ((GOOD, UNKNOWN), 7),
+        ((UNKNOWN, GOOD, UNKNOWN), 7),
+        ((BAD, UNKNOWN), 4),
+        ((UNKNOWN, BAD), 4),
+        ((UNKNOWN, MISSING), 2),
+        ((UNKNOWN, MISSING, BAD), 4),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, tuple) else str(value),
+)
+@pytest.mark.usefixtures("unknown")
+def test_what_the_verifier_does_not_know_is_neither_good_nor_bad(taccl, names, code):
+    ended = taccl("check", *names)
+    assert (ended.code, ended.err) == (code, "")
+    words = {UNKNOWN: "unsupported", BAD: "bad", MISSING: "bad"}
+    for line, name in zip(ended.out.splitlines(), names, strict=True):
+        assert line.startswith(f"{name}: {words.get(name, 'good')}: ")
+
+
+@pytest.mark.usefixtures("unknown")
+def test_what_is_not_known_is_named(taccl):
+    ended = taccl("check", UNKNOWN)
+    assert "what collective 'sendrecv' promises is not known here" in ended.out
+    record = taccl("check", UNKNOWN, GOOD, "--json").json
+    unknown, good = record["files"]
+    assert (unknown["verdict"], unknown["good"], unknown["exit_code"], unknown["error"]) == (
+        "unsupported",
+        False,
+        7,
+        None,
+    )
+    assert unknown["violations"] == []
+    assert [(one["where"], one["feature"]) for one in unknown["unsupported"]] == [("", "collective")]
+    assert (good["verdict"], good["unsupported"]) == ("valid", [])
+    assert record["good"] is False
+
+
+@pytest.mark.usefixtures("unknown")
+def test_an_unknown_file_that_is_wrong_all_the_same_is_bad(taccl, files):
+    value = packet_allgather() | {"collective": "sendrecv"}
+    value["gpus"][0]["threadblocks"][0]["ops"][0]["name"] = "nopkt"
+    write_json(files / "both.json", value)
+    ended = taccl("check", "both.json", "--json")
+    assert (ended.code, ended.json["files"][0]["verdict"]) == (4, "invalid")
+
+
+@pytest.mark.parametrize(
+    ("change", "feature"),
+    [
+        (lambda v: v["gpus"][0]["threadblocks"][0]["ops"][0].update(tbg_info={"tb_id": 0, "tbg_size": 1009}), "group-sizes"),
+        (lambda v: [one.update(input_chunks=1 << 20, output_chunks=1 << 21) for one in v["gpus"]], "size"),
+    ],
+)  # fmt: skip
+def test_what_is_too_large_to_be_followed_is_unsupported(taccl, files, change, feature):
+    value = packet_allgather()
+    change(value)
+    write_json(files / "large.json", value)
+    ended = taccl("check", "large.json", "--json")
+    assert (ended.code, ended.json["files"][0]["unsupported"][0]["feature"]) == (7, feature)
+
+
+@pytest.mark.usefixtures("unknown")
+def test_nothing_goes_on_with_what_is_not_known(refuse):
+    assert "sendrecv" in refuse(
+        7, ["promises is not known here"], "install", UNKNOWN, "--runtime", "mscclpp", "-o", "cache"
+    )
 
 
 def test_a_plan_that_cannot_be_read_hides_no_other_file(taccl, files):
@@ -183,9 +267,10 @@ def test_json_says_the_same_of_every_file(taccl):
     assert record["good"] is False
     assert [file["file"] for file in record["files"]] == [GOOD, BAD, MISSING]
     good, bad, missing = record["files"]
-    keys = {"file", "good", "exit_code", "error", "facts", "violations", "notes"}
+    keys = {"file", "verdict", "good", "exit_code", "error", "facts", "violations", "unsupported", "notes"}
     assert set(good) == set(bad) == set(missing) == keys
     assert [file["good"] for file in record["files"]] == [True, False, False]
+    assert [file["verdict"] for file in record["files"]] == ["valid", "invalid", "invalid"]
     assert [file["exit_code"] for file in record["files"]] == [0, 4, 2]
     assert good["violations"] == []
     assert {tuple(violation) for violation in bad["violations"]} == {("where", "rule", "what")}

@@ -169,7 +169,7 @@ def test_only_sums_are_run():
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        (lambda v: v.update(protocol="LL"), "protocol"),
+        (lambda v: v.update(protocol="LL128"), "protocol"),
         (lambda v: v.update(gpus=v["gpus"][:1]), "gpus"),
         (lambda v: ops_of(v).__setitem__(1, {"name": "gstore"}), "ops/1"),
         (lambda v: ops_of(v).__setitem__(1, {**NOP, "tbg_info": {}}), "ops/1"),
@@ -192,7 +192,7 @@ def test_what_cannot_be_run_is_bad_input_that_names_the_field(change, field):
     ("change", "field", "says"),
     [
         (lambda op: op.pop("dst_buff"), "dst_buff", "has 0 places for glres, and there must be 1"),
-        (lambda op: op.pop("src_buff"), "src_buff", "has 0 places for glres, and there must be at least 1"),
+        (lambda op: op.pop("src_buff"), "src_buff", "has 0 places for glres, and there must be 1"),
         (lambda op: op.update(name="gstore"), "src_buff", "gstore must not name a switch channel there"),
         (lambda op: op.update(src_buff=[cells("i", 0)]), "src_buff", "glres must name a switch channel there"),
         (lambda op: op.update(name="re", dst_buff=[cells("i", 0)]), "src_buff", "re must not name a switch channel"),

@@ -103,7 +103,9 @@ def verify_directory(
             f"there are {len(facts)} files, and {runtime.title} loads at most {runtime.max_algorithms}; take some away"
         )
         findings.violation("", "too-many-files", what)
-    good = {name: each for name, each in facts.items() if not verdicts[name].violations}
+    good = {
+        name: each for name, each in facts.items() if not verdicts[name].violations and not verdicts[name].unsupported
+    }
     _check_overlaps(good, runtime, findings)
     connections = _connections([file for file in files if file.name in facts], runtime)
     return DirectoryVerdict(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taccl_py.errors import Violation
+from taccl_py.errors import UnsupportedFeature, Violation
 
 MAX_NOTES = 60
 _SHOWN_TEXT = 48
@@ -21,6 +21,7 @@ class Findings:
         self.broken = False
         self._violations: set[Violation] = set()
         self._notes: set[str] = set()
+        self._unsupported: set[UnsupportedFeature] = set()
 
     def violation(self, where: str, rule: str, what: str, *, fatal: bool = False) -> None:
         """Report one place; `fatal` says that the file cannot be executed as it is."""
@@ -30,6 +31,15 @@ class Findings:
     def note(self, text: str) -> None:
         """Remark on something harmless."""
         self._notes.add(text)
+
+    def unsupported(self, where: str, feature: str, what: str) -> None:
+        """Say of a feature that nothing is known here of what it does, so that the file cannot be executed."""
+        self._unsupported.add(UnsupportedFeature(where, feature, what))
+        self.broken = True
+
+    def features(self) -> tuple[UnsupportedFeature, ...]:
+        """All features that are not known, in order."""
+        return tuple(sorted(self._unsupported))
 
     def violations(self) -> tuple[Violation, ...]:
         """All errors in order."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from taccl_py.collective import ROOTED, Kind
-from taccl_py.errors import Violation
+from taccl_py.errors import UnsupportedFeature, Violation
 from taccl_py.runtimes import LEGACY, MAX_COUNT, RCCL, Runtime
 from taccl_py.verify.msccl.execute import ExecutionResult, ends, find_circles, is_split, least_capacity
 from taccl_py.verify.msccl.findings import Findings
@@ -94,11 +94,14 @@ class ProgramVerdict:
         All errors, sorted; empty for a file that loads, ends and is right.
     notes
         Harmless observations, sorted.
+    unsupported
+        Features that the verifier does not know: without errors the file is neither right nor wrong then.
     """
 
     facts: ProgramFacts | None
     violations: tuple[Violation, ...]
     notes: tuple[str, ...]
+    unsupported: tuple[UnsupportedFeature, ...] = ()
 
 
 class ProgramVerifier(Protocol):
@@ -200,7 +203,7 @@ def _verify(
     facts = _facts(
         algorithm, None if geometry is None else geometry.kind, placements, largest_size(algorithm, runtime), run
     )
-    return ProgramVerdict(facts, findings.violations(), findings.notes())
+    return ProgramVerdict(facts, findings.violations(), findings.notes(), findings.features())
 
 
 def _is_small_enough(algorithm: AlgoElement, geometry: BufferLengths, findings: Findings) -> bool:
@@ -210,7 +213,7 @@ def _is_small_enough(algorithm: AlgoElement, geometry: BufferLengths, findings: 
         what = (
             f"its buffers have {cells} chunks together; the verifier follows at most {MAX_CELLS}, so use fewer chunks"
         )
-        findings.violation("", "not-judged", what)
+        findings.unsupported("", "size", what)
     return cells <= MAX_CELLS
 
 

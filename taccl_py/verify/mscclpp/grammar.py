@@ -29,8 +29,24 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
+class Slice:
+    """The part of an operation's bytes that is a threadblock's of a group: number `index` of `parts`."""
+
+    index: int
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation as written; `grouped` says that threadblocks share its bytes."""
+    """One operation as written.
+
+    Attributes
+    ----------
+    slice
+        The part of the bytes that is this threadblock's, if a group shares them.
+    inner, unit_bytes, num_chunks
+        Of a pipeline: operations that it repeats, for every so many bytes of so many chunks.
+    """
 
     name: str
     channel_type: str
@@ -40,7 +56,10 @@ class Operation:
     targets: tuple[Operand, ...]
     barrier: int | None
     barrier_blocks: int
-    grouped: bool
+    slice: Slice | None = None
+    inner: tuple[Operation, ...] = ()
+    unit_bytes: int = 0
+    num_chunks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +70,11 @@ class PlanThreadblock:
     operations: tuple[Operation, ...]
     channels: dict[str, tuple[int, ...]]
     remotes: dict[str, tuple[int, ...]]
+
+    @property
+    def all_operations(self) -> list[tuple[int, Operation]]:
+        """Operations with the step where each stands, those in pipelines too, in the order in which the runtime stores them."""
+        return [(step, one) for step, first in enumerate(self.operations) for one in (first, *first.inner)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +117,8 @@ class Plan:
     ----------
     shares_scratch
         Whether its scratch is a buffer of fixed length, which all such plans use.
+    doubles_scratch
+        Whether calls use the two halves of a scratch of twice the length by turns.
     threads
         Of a threadblock.
     """
@@ -102,11 +128,17 @@ class Plan:
     protocol: str
     in_place: bool
     shares_scratch: bool
+    doubles_scratch: bool
     threads: int
     alignment_bytes: int
     min_bytes: int
     max_bytes: int
     gpus: tuple[Gpu, ...]
+
+    @property
+    def uses_packets(self) -> bool:
+        """True if scratch has room for packets, which are twice as long as their data."""
+        return self.protocol == "LL"
 
 
 def is_plan(value: Any) -> bool:
@@ -132,6 +164,7 @@ def read_plan_text(text: str, path: str) -> Plan:
         protocol=fields.choice("protocol", ("Simple", "LL")),
         in_place=fields.boolean("inplace"),
         shares_scratch=fields.boolean("reuse_resources", False),
+        doubles_scratch=fields.boolean("use_double_scratch_buffer", False),
         threads=fields.integer("num_threads_per_block", 1024, least=0),
         alignment_bytes=fields.integer("buffer_alignment", 16, least=1),
         min_bytes=fields.integer("min_message_size", 0, least=0),
@@ -193,17 +226,31 @@ def _block(fields: Fields) -> PlanThreadblock:
 
 
 def _operation(fields: Fields) -> Operation:
+    loop, part = _object(fields, "iter_context"), _object(fields, "tbg_info")
+    inner = tuple(_operation(one) for one in fields.objects("ops")) if loop is not None else ()
     return Operation(
         name=fields.text("name"),
-        channel_type=fields.choice("channel_type", ("", MEMORY, PORT, SWITCH), ""),
+        channel_type=_channel_type(fields),
         channels=tuple(fields.integers("channel_ids", [], least=0)),
         semaphores=tuple(fields.integers("semaphore_ids", [], least=0)),
         sources=tuple(_operand(operand) for operand in fields.objects("src_buff", [])),
         targets=tuple(_operand(operand) for operand in fields.objects("dst_buff", [])),
         barrier=fields.integer("barrier_id", least=0) if fields.has("barrier_id") else None,
         barrier_blocks=fields.integer("num_threadblocks", 0, least=0),
-        grouped=fields.has("tbg_info"),
+        slice=None if part is None else Slice(part.integer("tb_id", least=0), part.integer("tbg_size", least=1)),
+        inner=inner,
+        unit_bytes=0 if loop is None else loop.integer("unit_size", least=0),
+        num_chunks=0 if loop is None else loop.integer("num_chunks", least=0),
     )
+
+
+def _channel_type(fields: Fields) -> str:
+    found = fields.choice("channel_type", ("", "none", MEMORY, PORT, SWITCH), "")
+    return "" if found == "none" else found
+
+
+def _object(fields: Fields, key: str) -> Fields | None:
+    return fields.object(key) if fields.has(key) else None
 
 
 def _operand(fields: Fields) -> Operand:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taccl_py.collective import Buffer, Kind
-from taccl_py.runtimes import PlanRuntime
+from taccl_py.runtimes import MSCCLPP, PlanRuntime
 from taccl_py.verify.msccl.findings import Findings, place, quoted
 from taccl_py.verify.msccl.geometry import BufferLengths
 from taccl_py.verify.mscclpp.grammar import (
@@ -22,44 +22,79 @@ from taccl_py.verify.mscclpp.grammar import (
     PlanThreadblock,
 )
 
+_LOCAL, _FAR, _SWITCH, _OWN_PACKETS, _FAR_PACKETS = "local", "far", "switch", "packets", "far packets"
+_SHOWN = {
+    _LOCAL: "a buffer of its own rank (type)",
+    _FAR: "a remote buffer (buffer_id)",
+    _SWITCH: "a switch channel (switch_channel_id)",
+    _OWN_PACKETS: "scratch of its own rank, where packets are",
+    _FAR_PACKETS: "remote scratch, where packets go",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Form of an operation: channel types, whether it names channels or semaphores, how many operands.
+    """Form of an operation.
 
-    A number of operands is exact; None is at least one.
+    Attributes
+    ----------
+    types
+        Of which channel types it may be; empty: it does not matter.
+    channels, semaphores
+        Whether it names channels, semaphores.
+    sources, targets
+        What its operands are; the last one may be repeated if `repeats` says so.
+    repeats
+        Whether the last source, and the last target, may come more than once, or not at all.
+    pairs
+        Whether every source goes to the target with its number, and there may be any number of both.
     """
 
     types: tuple[str, ...] = ()
     channels: bool = False
     semaphores: bool = False
-    sources: int | None = 0
-    targets: int | None = 0
+    sources: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    repeats: tuple[bool, bool] = (False, False)
+    pairs: bool = False
 
 
+_BOTH = (True, True)
+# microsoft/mscclpp 1f5f065, src/core/include/execution_kernel.hpp: what each handler makes of its operands.
 FORMS = {
     "nop": Form(),
     "barrier": Form(),
+    "pipeline": Form(),
     "sem_acquire": Form(semaphores=True),
     "sem_release": Form(semaphores=True),
     "signal": Form((MEMORY, PORT), channels=True),
     "rlxsignal": Form((MEMORY, PORT), channels=True),
     "wait": Form((MEMORY, PORT), channels=True),
     "rlxwait": Form((MEMORY, PORT), channels=True),
-    "put": Form((MEMORY, PORT), sources=1, targets=1),
-    "pws": Form((PORT,), channels=True, sources=1, targets=1),
-    "pwsf": Form((PORT,), channels=True, sources=1, targets=1),
-    "flush": Form((PORT,), channels=True, targets=None),
-    "copy": Form(sources=1, targets=1),
-    "re": Form(sources=None, targets=1),
-    "glres": Form((SWITCH,), sources=1, targets=1),
-    "gstore": Form((SWITCH,), sources=1, targets=1),
+    "flush": Form((PORT,), channels=True),
+    "put": Form((MEMORY, PORT), sources=(_LOCAL,), targets=(_FAR,), pairs=True),
+    "pws": Form((PORT,), sources=(_LOCAL,), targets=(_FAR,), pairs=True),
+    "pwsf": Form((PORT,), sources=(_LOCAL,), targets=(_FAR,), pairs=True),
+    "get": Form((MEMORY,), sources=(_FAR,), targets=(_LOCAL,), pairs=True),
+    "copy": Form(sources=(_LOCAL,), targets=(_LOCAL,)),
+    "re": Form(sources=(_LOCAL, _LOCAL), targets=(_LOCAL,), repeats=(True, False)),
+    "res": Form((MEMORY,), sources=(_LOCAL, _LOCAL), targets=(_LOCAL, _FAR), repeats=_BOTH),
+    "rre": Form((MEMORY,), sources=(_LOCAL, _FAR), targets=(_LOCAL,), repeats=(True, False)),
+    "rres": Form((MEMORY,), sources=(_LOCAL, _FAR), targets=(_LOCAL, _FAR), repeats=_BOTH),
+    "ppkt": Form((MEMORY, PORT), sources=(_LOCAL,), targets=(_FAR_PACKETS,), pairs=True),
+    "rppkt": Form((MEMORY, PORT), sources=(_OWN_PACKETS,), targets=(_FAR_PACKETS, _FAR_PACKETS), repeats=(False, True)),
+    "cpkt": Form(sources=(_LOCAL,), targets=(_OWN_PACKETS,)),
+    "upkt": Form(sources=(_OWN_PACKETS,), targets=(_LOCAL,)),
+    "repkt": Form(sources=(_LOCAL, _OWN_PACKETS), targets=(_LOCAL,), repeats=(True, False)),
+    "respkt": Form((MEMORY,), sources=(_LOCAL, _OWN_PACKETS), targets=(_LOCAL, _FAR_PACKETS), repeats=_BOTH),
+    "recpkt": Form(sources=(_LOCAL, _OWN_PACKETS), targets=(_LOCAL, _OWN_PACKETS), repeats=(True, False)),
+    "recspkt": Form(
+        (MEMORY,), sources=(_LOCAL, _OWN_PACKETS), targets=(_LOCAL, _OWN_PACKETS, _FAR_PACKETS), repeats=_BOTH
+    ),
+    "glres": Form((SWITCH,), sources=(_SWITCH,), targets=(_SWITCH,)),
+    "gstore": Form((SWITCH,), sources=(_LOCAL,), targets=(_SWITCH,)),
+    "gstorepkt": Form((SWITCH,), sources=(_OWN_PACKETS,), targets=(_SWITCH,)),
 }
-# They exist, and nothing is known here of what they do to the order of things.
-UNSUPPORTED = frozenset({
-    "get", "res", "rre", "rres", "ppkt", "rppkt", "cpkt", "upkt", "repkt", "recpkt", "respkt", "recspkt",
-    "gstorepkt", "pipeline",
-})  # fmt: skip
 
 
 def find_geometry(plan: Plan, kind: Kind | None, findings: Findings) -> BufferLengths | None:
@@ -72,26 +107,24 @@ def find_geometry(plan: Plan, kind: Kind | None, findings: Findings) -> BufferLe
             findings.violation(place(gpu.id), "chunk-counts", f"{what}; all must be alike", fatal=True)
     if kind is None or findings.broken:
         return None
-    share = given[1] if kind in (Kind.REDUCESCATTER, Kind.SCATTER) else given[0]
-    wanted = (share, share)
+    shard = given[1] if kind in (Kind.REDUCESCATTER, Kind.SCATTER) else given[0]
+    wanted = (shard, shard)
     if kind in (Kind.ALLGATHER, Kind.GATHER):
-        wanted = (share, share * num_ranks)
+        wanted = (shard, shard * num_ranks)
     elif kind in (Kind.REDUCESCATTER, Kind.SCATTER):
-        wanted = (share * num_ranks, share)
+        wanted = (shard * num_ranks, shard)
     elif kind is Kind.ALLTOALL:
-        wanted = (share // num_ranks * num_ranks,) * 2
-        share //= num_ranks
-    if wanted != given or not share:
+        wanted = (shard // num_ranks * num_ranks,) * 2
+        shard //= num_ranks
+    if wanted != given or not shard:
         what = f"{given[0]} and {given[1]} chunks of input and output do not belong to {kind} over {num_ranks} ranks"
         findings.violation("", "chunk-counts", f"{what}; correct them", fatal=True)
         return None
-    return BufferLengths(kind, num_ranks, share, *given)
+    return BufferLengths(kind, num_ranks, shard, *given)
 
 
 def check_plan(plan: Plan, runtime: PlanRuntime, findings: Findings) -> None:
     """Test the plan as a whole, and every GPU, threadblock and operation."""
-    if plan.protocol != "Simple":
-        findings.violation("", "not-judged", "packets (LL) are not verified; use protocol Simple", fatal=True)
     if plan.alignment_bytes % runtime.alignment_bytes:
         what = f"buffer_alignment {plan.alignment_bytes} is no multiple of {runtime.alignment_bytes}; write such a multiple"
         findings.violation("", "alignment", what)
@@ -134,7 +167,8 @@ def _check_sizes(plan: Plan, runtime: PlanRuntime, findings: Findings) -> None:
         what = f"at {largest} bytes a buffer has {largest // counted * longest}, and offsets only reach {runtime.max_offset_bytes}"
         findings.violation("", "offset-overflow", f"{what}; lower max_message_size")
     scratch_bytes = largest // counted * max(gpu.scratch_chunks for gpu in plan.gpus)
-    if plan.shares_scratch and scratch_bytes > runtime.shared_scratch_bytes:
+    scratch_bytes *= (2 if plan.uses_packets else 1) * (2 if plan.doubles_scratch else 1)
+    if not has_pipelines(plan) and plan.shares_scratch and scratch_bytes > runtime.shared_scratch_bytes:
         what = f"at {largest} bytes it needs {scratch_bytes} of scratch, and reuse_resources gives it {runtime.shared_scratch_bytes}"
         findings.violation("", "scratch-overflow", f"{what}; lower max_message_size")
 
@@ -144,15 +178,16 @@ def _check_gpu(plan: Plan, gpu: Gpu, runtime: PlanRuntime, findings: Findings) -
     if len(gpu.blocks) > runtime.max_threadblocks:
         what = f"{len(gpu.blocks)} threadblocks may not run at the same time; use at most {runtime.max_threadblocks}"
         findings.violation(where, "too-many-threadblocks", what)
-    if len(gpu.semaphores) > runtime.max_semaphores:
-        what = f"it has {len(gpu.semaphores)} semaphores, and the runtime {runtime.max_semaphores}; use fewer"
-        findings.violation(where, "too-many-semaphores", what)
     for kind, peers in gpu.peers.items():
         for peer, count in sorted(Counter(peers).items()):
-            back = plan.gpus[peer].peers.get(kind, ()).count(gpu.id) if peer < len(plan.gpus) else 0
-            if back != count or peer == gpu.id:
-                what = f"it has {count} {kind} channels to gpu {peer}, which has {back} back; write equally many"
+            if peer >= len(plan.gpus) or peer == gpu.id:
+                what = f"it has {kind} channels to gpu {peer}, which is no other GPU of this plan; correct that"
                 findings.violation(where, "unpaired-channel", what, fatal=True)
+                continue
+            back = plan.gpus[peer].peers.get(kind, ()).count(gpu.id)
+            if back < count:
+                what = f"{where} has {count} {kind} channels to gpu {peer}, which has {back} back, so the runtime makes the others"
+                findings.note(what)
     _check_groups(plan, gpu, findings)
     for remote in gpu.remotes:
         if remote.rank >= len(plan.gpus) or remote.rank == gpu.id:
@@ -161,7 +196,7 @@ def _check_gpu(plan: Plan, gpu: Gpu, runtime: PlanRuntime, findings: Findings) -
     _check_blocks(gpu, runtime, findings)
     _check_barriers(gpu, runtime, findings)
     if not findings.broken:
-        _check_operations(plan, gpu, runtime, findings)
+        _check_operations(plan, gpu, findings)
 
 
 def _check_groups(plan: Plan, gpu: Gpu, findings: Findings) -> None:
@@ -175,28 +210,18 @@ def _check_groups(plan: Plan, gpu: Gpu, findings: Findings) -> None:
 
 
 def _check_blocks(gpu: Gpu, runtime: PlanRuntime, findings: Findings) -> None:
-    used: dict[tuple[str, int], int] = {}
     for number, block in enumerate(gpu.blocks):
         if block.id != number:
             what = f"its id is {block.id}, and it is number {number} in the list; put threadblocks in order"
             findings.violation(place(gpu.id, number), "threadblock-id", what, fatal=True)
         _check_block(gpu, block, runtime, findings)
-        for kind, ids in block.channels.items():
-            for channel in ids:
-                if (kind, channel) in used:
-                    what = (
-                        f"threadblock {used[kind, channel]} uses {kind} channel {channel} too; name every channel once"
-                    )
-                    findings.violation(place(gpu.id, number), "shared-channel", what, fatal=True)
-                used[kind, channel] = number
 
 
 def _check_block(gpu: Gpu, block: PlanThreadblock, runtime: PlanRuntime, findings: Findings) -> None:
     where = place(gpu.id, block.id)
-    if len(block.operations) > runtime.max_operations:
-        what = (
-            f"it has {len(block.operations)} operations, and the runtime loads {runtime.max_operations}; share them out"
-        )
+    number = len(block.all_operations)
+    if number > runtime.max_operations:
+        what = f"it has {number} operations, and the runtime loads {runtime.max_operations}; shard them out"
         findings.violation(where, "too-many-operations", what)
     for kind, ids in block.channels.items():
         if len(ids) > runtime.max_channels:
@@ -209,7 +234,7 @@ def _check_block(gpu: Gpu, block: PlanThreadblock, runtime: PlanRuntime, finding
     for kind, ids in block.remotes.items():
         if len(ids) > runtime.max_channels:
             what = f"it uses {len(ids)} remote buffers by {kind} channels, and the runtime has room for {runtime.max_channels}"
-            findings.violation(where, "too-many-buffers", f"{what}; share them out among threadblocks")
+            findings.violation(where, "too-many-buffers", f"{what}; shard them out among threadblocks")
         for remote in ids:
             if remote >= len(gpu.remotes):
                 findings.violation(
@@ -224,7 +249,7 @@ def _check_barriers(gpu: Gpu, runtime: PlanRuntime, findings: Findings) -> None:
     """Test that barriers exist, and that those who meet there count each other alike, as nobody else may come by."""
     users: dict[int, set[int]] = {}
     for block in gpu.blocks:
-        for operation in block.operations:
+        for _, operation in block.all_operations:
             if operation.barrier is not None:
                 users.setdefault(operation.barrier, set()).add(block.id)
     for number, blocks in sorted(users.items()):
@@ -232,7 +257,7 @@ def _check_barriers(gpu: Gpu, runtime: PlanRuntime, findings: Findings) -> None:
             what = f"it names barrier {number}, and there are barriers 0..{runtime.max_semaphores - 1}; use one of them"
             findings.violation(place(gpu.id, min(blocks)), "no-such-semaphore", what)
     for block in gpu.blocks:
-        for index, operation in enumerate(block.operations):
+        for index, operation in block.all_operations:
             if operation.barrier is None or operation.barrier_blocks == len(users[operation.barrier]):
                 continue
             met = len(users[operation.barrier])
@@ -240,141 +265,211 @@ def _check_barriers(gpu: Gpu, runtime: PlanRuntime, findings: Findings) -> None:
             findings.violation(place(gpu.id, block.id, index), "barrier-count", f"{what}; write that number")
 
 
-def _check_operations(plan: Plan, gpu: Gpu, runtime: PlanRuntime, findings: Findings) -> None:
+def _check_operations(plan: Plan, gpu: Gpu, findings: Findings) -> None:
     for block in gpu.blocks:
-        for index, operation in enumerate(block.operations):
-            where = place(gpu.id, block.id, index)
-            form = FORMS.get(operation.name)
-            if form is None or operation.grouped:
-                _object_to_name(operation, where, findings)
-                continue
-            _check_form(operation, form, where, runtime, findings)
-            _check_names(gpu, block, operation, form, where, findings)
-            if not findings.broken:
-                _check_operands(plan, gpu, block, operation, where, findings)
+        for step, operation in enumerate(block.operations):
+            where = place(gpu.id, block.id, step)
+            _check_operation(plan, gpu, block, operation, where, findings)
+            for inner, one in enumerate(operation.inner):
+                if one.name == "pipeline" or one.inner:
+                    what = "a pipeline in a pipeline stops the runtime; write its operations here"
+                    findings.violation(f"{where}.{inner}", "pipeline", what, fatal=True)
+                else:
+                    _check_operation(plan, gpu, block, one, f"{where}.{inner}", findings)
 
 
-def _object_to_name(operation: Operation, where: str, findings: Findings) -> None:
-    if operation.name in FORMS or operation.name in UNSUPPORTED:
-        detail = " by a group of threadblocks" if operation.grouped else ""
-        what = f"{operation.name}{detail} is not verified, so nothing can be said of this plan; use put, copy and re"
-        findings.violation(where, "not-judged", what, fatal=True)
+def _check_operation(
+    plan: Plan, gpu: Gpu, block: PlanThreadblock, operation: Operation, where: str, findings: Findings
+) -> None:  # fmt: skip
+    form = FORMS.get(operation.name)
+    if form is None:
+        what = f"there is no operation {quoted(operation.name)}; correct it"
+        findings.violation(where, "unknown-operation", what, fatal=True)
         return
-    findings.violation(
-        where, "unknown-operation", f"there is no operation {quoted(operation.name)}; correct it", fatal=True
-    )
+    _check_pipeline(plan, operation, where, findings)
+    _check_form(operation, form, where, findings)
+    if operation.name == "flush":  # its operands are only counted
+        operation = replace(operation, sources=(), targets=())
+    if not findings.broken:
+        _check_names(gpu, block, operation, where, findings)
+        if not findings.broken:
+            _check_packets(plan, gpu, block, operation, form, where, findings)
+            _check_operands(plan, gpu, block, operation, where, findings)
 
 
-def _check_form(operation: Operation, form: Form, where: str, runtime: PlanRuntime, findings: Findings) -> None:
+def has_pipelines(plan: Plan) -> bool:
+    """True if some threadblock repeats operations."""
+    return any(one.name == "pipeline" for gpu in plan.gpus for block in gpu.blocks for one in block.operations)
+
+
+def _check_pipeline(plan: Plan, operation: Operation, where: str, findings: Findings) -> None:
+    if (operation.name == "pipeline") != bool(operation.inner):
+        what = "a pipeline has iter_context and operations (ops), and nothing else has; correct it"
+        findings.violation(where, "pipeline", what, fatal=True)
+    elif operation.inner and (not operation.unit_bytes or operation.unit_bytes % plan.alignment_bytes):
+        what = f"its unit_size is {operation.unit_bytes} bytes; write a multiple of {plan.alignment_bytes}"
+        findings.violation(where, "alignment", what, fatal=True)
+    part = operation.slice
+    if part is not None and part.index >= part.parts:
+        what = f"tbg_info names part {part.index} of {part.parts}; the first one is 0"
+        findings.violation(where, "no-such-part", what, fatal=True)
+
+
+def _check_form(operation: Operation, form: Form, where: str, findings: Findings) -> None:
     """Test channel type and numbers of what is named."""
-    if operation.name == "pwsf":
-        what = (
-            f"{runtime.version} puts from a wrong place in pwsf, which takes the address of its offsets for an offset"
-        )
-        findings.violation(where, "broken-operation", f"{what}; write pws, and flush in an operation of its own")
+    runtime = MSCCLPP
     if form.types and operation.channel_type not in form.types:
         what = f"{operation.name} needs channel type {' or '.join(form.types)}, found {quoted(operation.channel_type)}"
         findings.violation(where, "wrong-channel", what, fatal=True)
-    proxied = operation.name == "put" and operation.channel_type == PORT
-    if (form.channels or proxied) != bool(operation.channels):
-        what = f"{operation.name} {'names no channel' if form.channels or proxied else 'takes no channels'}; correct it"
-        # The memory put of the runtime's own tools may or may not name its channel.
-        if not (operation.name == "put" and operation.channels):
-            findings.violation(where, "channel-count", what, fatal=True)
+    proxied = (operation.channel_type == PORT and form.pairs) or (
+        operation.name == "rppkt" and operation.channel_type == PORT
+    )
+    if form.channels and not operation.channels:
+        findings.violation(where, "channel-count", f"{operation.name} names no channel; correct it", fatal=True)
+    if proxied and len(operation.channels) != len(operation.targets):
+        what = f"{operation.name} names {len(operation.channels)} channels for {len(operation.targets)} destinations"
+        findings.violation(where, "channel-count", f"{what}; name as many", fatal=True)
+    if operation.name in ("nop", "barrier", "sem_acquire", "sem_release") and operation.channels:
+        findings.violation(where, "channel-count", f"{operation.name} takes no channels; correct it", fatal=True)
     if form.semaphores != bool(operation.semaphores):
-        findings.violation(
-            where, "semaphore-count", f"{operation.name} must name its semaphores, and no others", fatal=True
-        )
-    for given, wanted, name in (
-        (operation.sources, form.sources, "source"),
-        (operation.targets, form.targets, "destination"),
+        what = f"{operation.name} must name its semaphores, and no others"
+        findings.violation(where, "semaphore-count", what, fatal=True)
+    if operation.name == "flush":
+        _check_flush(operation, where, findings)
+    else:
+        _check_kinds(operation, form, where, findings)
+    for number, most, name in (
+        (len(operation.channels), runtime.max_channels_at_once, "channels"),
+        (len(operation.semaphores), runtime.max_semaphores, "semaphores"),
     ):
-        if len(given) != wanted if wanted is not None else not given:
-            what = f"{operation.name} has {len(given)} {name}s and must have {wanted or 'at least 1'}"
-            findings.violation(where, "operand-count", f"{what}; the runtime takes the first for all", fatal=True)
-    if operation.name == "flush" and len(operation.targets) != len(operation.channels):
-        what = f"it names {len(operation.channels)} channels, and {len(operation.targets)} destinations, by which the runtime counts"
-        findings.violation(where, "operand-count", f"{what}; name as many", fatal=True)
-    at_once = max(len(operation.channels), len(operation.semaphores))
-    if at_once > runtime.max_channels_at_once:
-        what = f"it names {at_once} channels or semaphores, and there is room for {runtime.max_channels_at_once}; use two operations"
-        findings.violation(where, "too-many-channels", what)
-    buffers = len(operation.sources) + len(operation.targets)
-    if buffers > runtime.max_buffers_at_once:
-        what = f"it names {buffers} buffers, and there is room for {runtime.max_buffers_at_once}; use two operations"
-        findings.violation(where, "too-many-buffers", what)
+        if number > most:
+            what = f"it names {number} {name}, and there is room for {most}; use two operations"
+            findings.violation(where, f"too-many-{name}", what, fatal=True)
+    for given, name in ((operation.sources, "sources"), (operation.targets, "destinations")):
+        if len(given) > runtime.max_buffers_at_once:
+            what = (
+                f"it names {len(given)} {name}, and there is room for {runtime.max_buffers_at_once}; use two operations"
+            )
+            findings.violation(where, "too-many-buffers", what, fatal=True)
     if operation.name == "barrier" and operation.barrier is None:
         findings.violation(where, "no-such-semaphore", "it names no barrier; add barrier_id", fatal=True)
 
 
-def _check_names(
-    gpu: Gpu, block: PlanThreadblock, operation: Operation, form: Form, where: str, findings: Findings
-) -> None:
+def _check_flush(operation: Operation, where: str, findings: Findings) -> None:
+    """Remark on channels for which the runtime does not wait: `handleFlush` takes the number of destinations for theirs."""
+    if len(operation.targets) > len(operation.channels):
+        what = f"it names {len(operation.channels)} channels, and {len(operation.targets)} destinations, by which the runtime counts"
+        findings.violation(where, "operand-count", f"{what}; name as many", fatal=True)
+    elif len(operation.targets) < len(operation.channels):
+        done = f"only the first {len(operation.targets)}" if operation.targets else "none"
+        what = f"{where}: the runtime flushes {done} of its {len(operation.channels)} channels, as it counts destinations (dst_buff)"
+        findings.note(f"{what}; name as many")
+
+
+def _check_kinds(operation: Operation, form: Form, where: str, findings: Findings) -> None:
+    """Test that there are as many operands as needed, and that each is of the right kind."""
+    sides = (
+        (operation.sources, form.sources, form.repeats[0], "source"),
+        (operation.targets, form.targets, form.repeats[1], "destination"),
+    )
+    for given, kinds, repeats, name in sides:
+        least = len(kinds) - 1 if repeats else len(kinds)
+        if len(given) < least or (len(given) > len(kinds) and not repeats and not form.pairs):
+            more = " or more" if repeats or form.pairs else ""
+            what = f"{operation.name} has {len(given)} {name}s and must have {least}{more}"
+            findings.violation(where, "operand-count", f"{what}; correct it", fatal=True)
+            continue
+        for number, operand in enumerate(given):
+            kind = kinds[min(number, len(kinds) - 1)]
+            if _kind_of(operand) not in _KINDS[kind]:
+                what = f"{operation.name} must name {_SHOWN[kind]} as {name} {number}; correct it"
+                findings.violation(where, "wrong-buffer", what, fatal=True)
+    if form.pairs and len(operation.sources) != len(operation.targets):
+        what = f"{operation.name} has {len(operation.sources)} sources and {len(operation.targets)} destinations"
+        findings.violation(
+            where, "operand-count", f"{what}; the runtime takes them by pairs, so name as many", fatal=True
+        )
+
+
+_KINDS = {
+    _LOCAL: (_LOCAL,), _OWN_PACKETS: (_LOCAL,), _FAR: (_FAR,), _FAR_PACKETS: (_FAR,), _SWITCH: (_SWITCH,),
+}  # fmt: skip
+
+
+def _kind_of(operand: Operand) -> str:
+    if operand.switch is not None:
+        return _SWITCH
+    return _FAR if operand.remote is not None else _LOCAL
+
+
+def _check_names(gpu: Gpu, block: PlanThreadblock, operation: Operation, where: str, findings: Findings) -> None:
     """Test that channels, semaphores and buffers exist, and fit each other."""
-    channels = block.channels.get(operation.channel_type, ())
-    for channel in operation.channels:
+    kind = operation.channel_type
+    channels = block.channels.get(kind, ())
+    named = operation.channels if FORMS[operation.name].channels or kind == PORT else ()
+    for channel in named:
         if channel >= len(channels):
-            what = f"this threadblock has no {operation.channel_type} channel {channel}; correct it"
+            what = f"this threadblock has no {kind} channel {channel}; correct it"
             findings.violation(where, "no-such-channel", what, fatal=True)
     for semaphore in operation.semaphores:
         if semaphore >= len(gpu.semaphores):
-            findings.violation(
-                where, "no-such-semaphore", f"this GPU has no semaphore {semaphore}; correct it", fatal=True
-            )
-    remotes = block.remotes.get(operation.channel_type, ())
-    if operation.channel_type == SWITCH:
-        _check_switches(channels, operation, where, findings)
-        return
+            what = f"this GPU has no semaphore {semaphore}; correct it"
+            findings.violation(where, "no-such-semaphore", what, fatal=True)
+    remotes = block.remotes.get(kind, ())
     for operand in (*operation.sources, *operation.targets):
-        if operand.switch is not None:
-            what = f"{operation.name} takes no switch channels; correct it"
-            findings.violation(where, "wrong-buffer", what, fatal=True)
-        far = operand.remote is not None
-        wanted = operation.name in ("put", "pws", "pwsf") and operand in operation.targets
-        if far != wanted:
-            what = (
-                f"{operation.name} {'must write a remote buffer' if wanted else 'takes local buffers only'}; correct it"
-            )
-            findings.violation(where, "wrong-buffer", what, fatal=True)
-        elif operand.remote is not None and operand.remote >= len(remotes):
-            what = f"this threadblock has no remote buffer {operand.remote} for {operation.channel_type}; correct it"
+        if operand.remote is not None and operand.remote >= len(remotes):
+            what = f"this threadblock has no remote buffer {operand.remote} for {kind or 'no'} channels; correct it"
             findings.violation(where, "no-such-buffer", what, fatal=True)
-    if not findings.broken and operation.channel_type == PORT and form.targets:
+        if operand.switch is not None and operand.switch >= len(channels):
+            what = f"this threadblock has no switch channel {operand.switch}; correct it"
+            findings.violation(where, "no-such-channel", what, fatal=True)
+    if not findings.broken and kind == PORT:
         _check_peer(gpu, channels, remotes, operation, where, findings)
+
+
+def _check_packets(
+    plan: Plan, gpu: Gpu, block: PlanThreadblock, operation: Operation, form: Form, where: str, findings: Findings
+) -> None:  # fmt: skip
+    """Test that packets are in scratch, where the runtime has room for them and looks for them."""
+    given = ((operation.sources, form.sources), (operation.targets, form.targets))
+    for operands, kinds in given:
+        for number, operand in enumerate(operands):
+            kind = kinds[min(number, len(kinds) - 1)]
+            packets = kind in (_OWN_PACKETS, _FAR_PACKETS) or operation.name == "gstorepkt"
+            packets = packets or (operation.name == "ppkt" and operation.channel_type == PORT)
+            for _, buffer in owners_of(plan, gpu, block, operation, operand) if packets else ():
+                if buffer is not Buffer.SCRATCH:
+                    what = f"{operation.name} has packets in {buffer}, and the runtime has them in scratch; use that"
+                    findings.violation(where, "wrong-buffer", what, fatal=True)
+            if packets and not plan.uses_packets:
+                what = f"{operation.name} has packets, for which scratch is too short with protocol {plan.protocol}; write LL"
+                findings.violation(where, "outside-buffer", what, fatal=True)
+    if operation.name == "ppkt" and operation.channel_type == PORT and not plan.shares_scratch:
+        what = "a ppkt by a proxy takes the scratch of the first plan that the process has run (handlePutPackets)"
+        findings.violation(where, "broken-operation", f"{what}; use rppkt, or reuse_resources in all plans")
 
 
 def _check_peer(
     gpu: Gpu, channels: Sequence[int], remotes: Sequence[int], operation: Operation, where: str, findings: Findings
 ) -> None:  # fmt: skip
     """Test that a proxy's channel leads to the rank of the buffer."""
-    rank = gpu.remotes[remotes[operation.targets[0].remote or 0]].rank
-    for channel in operation.channels:
+    for channel, target in zip(operation.channels, operation.targets, strict=False):
+        rank = gpu.remotes[remotes[target.remote or 0]].rank
         peer = gpu.peers[PORT][channels[channel]]
         if peer != rank:
             what = f"its channel leads to gpu {peer}, and its buffer is on gpu {rank}; use a channel to that"
             findings.violation(where, "wrong-peer", what, fatal=True)
 
 
-def _check_switches(channels: Sequence[int], operation: Operation, where: str, findings: Findings) -> None:
-    """Test that the operands are of switch channels, which exist; what is multicast comes from a local buffer."""
-    if operation.name == "gstore" and any(source.buffer is None for source in operation.sources):
-        what = f"{operation.name} loads from a buffer of its own rank; name that (type)"
-        findings.violation(where, "wrong-buffer", what, fatal=True)
-    named = operation.targets if operation.name == "gstore" else (*operation.sources, *operation.targets)
-    for operand in named:
-        if operand.switch is None:
-            what = f"{operation.name} names a buffer of one rank; name a switch channel (switch_channel_id)"
-            findings.violation(where, "wrong-buffer", what, fatal=True)
-        elif operand.switch >= len(channels):
-            what = f"this threadblock has no switch channel {operand.switch}; correct it"
-            findings.violation(where, "no-such-channel", what, fatal=True)
-
-
 def _check_operands(
     plan: Plan, gpu: Gpu, block: PlanThreadblock, operation: Operation, where: str, findings: Findings
 ) -> None:
     """Test sizes and ends."""
+    pairs = FORMS[operation.name].pairs
     sizes = {operand.size for operand in (*operation.sources, *operation.targets)}
+    if pairs:
+        together = zip(operation.sources, operation.targets, strict=True)
+        sizes = next((found for a, b in together if len(found := {a.size, b.size}) > 1), set())
     if len(sizes) > 1:
         what = f"its buffers have different sizes ({', '.join(map(str, sorted(sizes)))}); make them equal"
         findings.violation(where, "size-mismatch", what, fatal=True)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taccl_py.collective import ROOTED, Buffer, Kind, parse_kind
-from taccl_py.errors import InputError, Violation
+from taccl_py.errors import InputError, UnsupportedFeature, Violation
 from taccl_py.runtimes import MSCCLPP
 from taccl_py.verify.msccl.findings import Findings, place, quoted
 from taccl_py.verify.msccl.geometry import BufferLengths, BufferPlacement, Region, lay_out
 from taccl_py.verify.msccl.semantics import Contents, RunSetting, best_root, check_results
-from taccl_py.verify.mscclpp.grammar import Plan, read_plan_text
-from taccl_py.verify.mscclpp.network import ChannelNetwork
+from taccl_py.verify.mscclpp.grammar import PORT, Plan, read_plan_text
 from taccl_py.verify.mscclpp.rules import check_plan, find_geometry, owners_of, size_unit_bytes
 from taccl_py.verify.mscclpp.run import PlanExecution
+from taccl_py.verify.mscclpp.sizings import find_sizes
+from taccl_py.verify.mscclpp.spans import Sizing
 
-MAX_CELLS = 1 << 21  # chunks of all buffers of all ranks that the verifier is ready to follow
+MAX_CELLS = 1 << 21  # cells of all buffers of all ranks that the verifier is ready to follow
+_ORDERS = 8  # in which a plan is executed where it matters who comes first
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +64,24 @@ class PlanFacts:
 
 @dataclass(frozen=True, slots=True)
 class PlanVerdict:
-    """Verdict on a plan: facts, and all errors, sorted."""
+    """Verdict on a plan.
+
+    Attributes
+    ----------
+    facts
+        What the plan is.
+    violations
+        All errors, sorted.
+    notes
+        Remarks on what is harmless.
+    unsupported
+        Features that the verifier does not know: without errors the plan is neither right nor wrong then.
+    """
 
     facts: PlanFacts
     violations: tuple[Violation, ...]
+    notes: tuple[str, ...] = ()
+    unsupported: tuple[UnsupportedFeature, ...] = ()
 
 
 def verify_plan(text: str, path: str, *, kind: Kind | None = None, root: int | None = None) -> PlanVerdict:
@@ -84,23 +101,27 @@ def verify_plan(text: str, path: str, *, kind: Kind | None = None, root: int | N
     """
     plan = read_plan_text(text, path)
     findings = Findings()
+    check_plan(plan, MSCCLPP, findings)
     written = _kind_of(plan, findings)
     if kind is not None and written is not None and kind is not written:
         findings.violation("", "collective", f"the plan is for {written}, and {kind} was asked for")
     if root is not None and written is not None and written not in ROOTED:
         findings.violation("", "wrong-root", f"{written} has no root, and root {root} was asked for")
-    check_plan(plan, MSCCLPP, findings)
     geometry = None if findings.broken else find_geometry(plan, written, findings)
     found = None
-    if geometry is not None and not findings.broken and _is_small_enough(plan, findings):
-        found = _execute(plan, geometry, root, findings)
-    return PlanVerdict(_facts(plan, written, found), findings.violations())
+    if geometry is not None and not findings.broken:
+        found = _verify_sizes(plan, geometry, root, findings)
+    return PlanVerdict(_facts(plan, written, found), findings.violations(), findings.notes(), findings.features())
 
 
 def _kind_of(plan: Plan, findings: Findings) -> Kind | None:
     try:
         kind = parse_kind(plan.collective)
     except InputError:
+        if plan.collective in MSCCLPP.other_collectives:
+            what = f"what collective {quoted(plan.collective)} promises is not known here, so its result cannot be verified"
+            findings.unsupported("", "collective", what)
+            return None
         what = f"there is no collective {quoted(plan.collective)}, so the result cannot be verified; correct it"
         findings.violation("", "collective", what)
         return None
@@ -111,34 +132,82 @@ def _kind_of(plan: Plan, findings: Findings) -> Kind | None:
     return kind
 
 
-def _is_small_enough(plan: Plan, findings: Findings) -> bool:
-    cells = sum(gpu.input_chunks + gpu.output_chunks + gpu.scratch_chunks for gpu in plan.gpus)
+def _verify_sizes(plan: Plan, geometry: BufferLengths, asked: int | None, findings: Findings) -> int | None:
+    """Execute the plan for all lengths of its chunks that matter, until one is wrong; the root that it works for."""
+    sizes = find_sizes(plan, findings)
+    longest = max((one.pieces for one in sizes.declared), default=0)
+    cells = longest * sum(gpu.input_chunks + gpu.output_chunks + 4 * gpu.scratch_chunks for gpu in plan.gpus)
     if cells > MAX_CELLS:
-        what = f"its buffers have {cells} chunks, and at most {MAX_CELLS} are verified; use fewer chunks"
-        findings.violation("", "not-judged", what)
-    return cells <= MAX_CELLS
-
-
-def _execute(plan: Plan, geometry: BufferLengths, asked: int | None, findings: Findings) -> int | None:
-    """Execute the plan and reject what it does; the root that it works for."""
+        what = f"its buffers have {cells} cells, and at most {MAX_CELLS} are followed; use fewer chunks"
+        findings.unsupported("", "size", what)
+    if findings.broken:
+        return None
+    _remark(plan, findings)
     root = None
-    if geometry.kind in ROOTED:
-        # Where the root matters for what buffers there are it is not known yet; so nothing is rejected here.
-        contents = _contents(plan, geometry, None, Findings())
-        if PlanExecution(plan, ChannelNetwork(plan), contents, Findings()).execute():
-            root = best_root(contents, asked)
-            if asked is not None and root != asked:
-                findings.violation("", "wrong-root", f"it works for root {root}, and root {asked} was asked for")
-    contents = _contents(plan, geometry, root, findings)
-    _check_buffers(plan, contents.setting, findings)
-    if PlanExecution(plan, ChannelNetwork(plan), contents, findings).execute():
-        check_results(contents, findings)
+    for sizing in sizes.declared:
+        root = _execute(plan, geometry, sizing, asked, findings)
+        if findings.violations():
+            return root
+    if sizes.beyond is not None:
+        trial = Findings()
+        _execute(plan, geometry, sizes.beyond, asked, trial)
+        if trial.violations():
+            what = f"messages of more than {sizes.beyond_bytes} bytes go wrong, as chunks are longer than their scratch then"
+            findings.note(f"{what} ({trial.violations()[0]}); write max_message_size")
     return root
 
 
-def _contents(plan: Plan, geometry: BufferLengths, root: int | None, findings: Findings) -> Contents:
+def _remark(plan: Plan, findings: Findings) -> None:
+    """Remark on what is right for most buffers."""
+    for gpu in plan.gpus:
+        for block in gpu.blocks:
+            for step, operation in block.all_operations:
+                if operation.name != "get":
+                    continue
+                owners = [one for far in operation.sources for one in owners_of(plan, gpu, block, operation, far)]
+                if any(buffer is not Buffer.SCRATCH for _, buffer in owners):
+                    what = f"{place(gpu.id, block.id, step)}: get is right only for buffers that begin where their memory does"
+                    findings.note(f"{what}, as the runtime takes each side's offset for the other (handleGet)")
+                    return
+
+
+def _execute(
+    plan: Plan, geometry: BufferLengths, sizing: Sizing, asked: int | None, findings: Findings
+) -> int | None:  # fmt: skip
+    """Execute the plan and reject what it does; the root that it works for."""
+    root = None
+    scaled = replace(
+        geometry,
+        shard=geometry.shard * sizing.pieces,
+        input_chunks=geometry.input_chunks * sizing.pieces,
+        output_chunks=geometry.output_chunks * sizing.pieces,
+    )
+    if geometry.kind in ROOTED:
+        # Where the root matters for what buffers there are it is not known yet; so nothing is rejected here.
+        contents = _contents(plan, scaled, sizing, None, Findings())
+        if PlanExecution(plan, sizing, contents, Findings()).execute():
+            root = best_root(contents, asked)
+            if asked is not None and root != asked:
+                findings.violation("", "wrong-root", f"it works for root {root}, and root {asked} was asked for")
+    contents = _contents(plan, scaled, sizing, root, findings)
+    _check_buffers(plan, contents.setting, findings)
+    execution = PlanExecution(plan, sizing, contents, findings)
+    if execution.execute():
+        check_results(contents, findings)
+    if execution.network.contended():
+        for seed in range(_ORDERS):
+            if findings.violations():
+                break
+            contents = _contents(plan, scaled, sizing, root, findings)
+            PlanExecution(plan, sizing, contents, findings, random.Random(seed)).execute()
+    return root
+
+
+def _contents(plan: Plan, geometry: BufferLengths, sizing: Sizing, root: int | None, findings: Findings) -> Contents:
     placement = BufferPlacement(plan.in_place, root)
-    regions: tuple[Region, ...] = tuple(lay_out(geometry, placement, gpu.id, gpu.scratch_chunks) for gpu in plan.gpus)
+    regions: tuple[Region, ...] = tuple(
+        lay_out(geometry, placement, gpu.id, sizing.scratch_cells(plan, gpu)) for gpu in plan.gpus
+    )
     return Contents(RunSetting(geometry, placement, regions), findings)
 
 
@@ -151,18 +220,19 @@ class _BufferUse:
     owner: int
     buffer: Buffer
     writes: bool
+    proxied: bool
 
 
 def _uses(plan: Plan) -> Iterator[_BufferUse]:
     for gpu, block in ((one, block) for one in plan.gpus for block in one.blocks):
-        for index, operation in enumerate(block.operations):
+        for index, operation in block.all_operations:
             where = place(gpu.id, block.id, index)
             if operation.name == "flush":
                 continue  # its operands are only counted
             operands = [(one, False) for one in operation.sources] + [(one, True) for one in operation.targets]
             for operand, writes in operands:
                 for owner, buffer in owners_of(plan, gpu, block, operation, operand):
-                    yield _BufferUse(gpu.id, where, owner.id, buffer, writes)
+                    yield _BufferUse(gpu.id, where, owner.id, buffer, writes, operation.channel_type == PORT)
 
 
 def _check_buffers(plan: Plan, setting: RunSetting, findings: Findings) -> None:
@@ -176,7 +246,7 @@ def _check_buffers(plan: Plan, setting: RunSetting, findings: Findings) -> None:
         elif use.writes and use.buffer is Buffer.INPUT and not plan.in_place:
             what = "it writes to the input, which belongs to the caller and is constant; write to the output or scratch"
             findings.violation(use.where, "input-overwritten", what)
-        elif use.owner != use.rank and use.buffer is not Buffer.SCRATCH and region.base(use.buffer):
+        elif (use.owner != use.rank or use.proxied) and use.buffer is not Buffer.SCRATCH and region.base(use.buffer):
             _check_shift(plan, setting, use, findings)
 
 
@@ -201,7 +271,7 @@ def _facts(plan: Plan, kind: Kind | None, root: int | None) -> PlanFacts:
         unit_bytes=size_unit_bytes(plan),
         root=root,
         max_threadblocks=max(len(gpu.blocks) for gpu in plan.gpus),
-        max_operations=max((len(block.operations) for gpu in plan.gpus for block in gpu.blocks), default=0),
+        max_operations=max((len(block.all_operations) for gpu in plan.gpus for block in gpu.blocks), default=0),
         max_channels=max(sum(map(len, gpu.peers.values())) for gpu in plan.gpus),
         scratch_chunks=max(gpu.scratch_chunks for gpu in plan.gpus),
     )

@@ -17,9 +17,15 @@ from taccl_py.runtimes import EXECUTOR
 from taccl_py.verify.mscclpp import verify_plan
 from tests.lowering.mscclpp.test_lower import SCHEDULES
 from tests.lowering.mscclpp.test_rails import KINDS, asked, boxes, text_of
+from tests.verify.mscclpp.features import RIGHT
 
-OTHER_NAMES = {"signal": "rlxsignal", "wait": "rlxwait", "pwsf": "pws", "pws": "put", "rlxsignal": "signal"}
-SEEDS = range(4)
+OTHER_NAMES = {
+    "signal": "rlxsignal", "wait": "rlxwait", "pwsf": "pws", "pws": "put", "rlxsignal": "signal", "rlxwait": "wait",
+    "rres": "rre", "res": "re", "respkt": "repkt", "recspkt": "recpkt", "upkt": "copy", "cpkt": "copy", "copy": "upkt",
+    "ppkt": "put", "put": "ppkt", "re": "repkt",
+}  # fmt: skip
+SEEDS = range(3)
+SIZES = (512, 48)
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +48,16 @@ def texts_by_switch():
     ]
 
 
+@pytest.fixture(scope="module")
+def texts_of_features():
+    return [json.dumps(make()) for make in RIGHT]
+
+
 def mutate(ops, draw):
-    """Leave out, exchange, move, rename or redirect one operation."""
-    index, kind = draw.randrange(len(ops)), draw.choice(["drop", "swap", "move", "rename", "redirect"])
+    """Leave out, exchange, move, rename, redirect or renumber something of one operation."""
+    index = draw.randrange(len(ops))
+    kind = draw.choice(["drop", "swap", "move", "rename", "redirect", "rebuffer", "renumber", "regroup"])
+    chosen = ops[index]
     if kind == "drop":
         del ops[index]
     elif kind == "swap":
@@ -53,26 +66,73 @@ def mutate(ops, draw):
     elif kind == "move":
         ops.insert(draw.randrange(len(ops)), ops.pop(index))
     elif kind == "rename":
-        ops[index]["name"] = OTHER_NAMES.get(ops[index]["name"], ops[index]["name"])
+        chosen["name"] = OTHER_NAMES.get(chosen["name"], chosen["name"])
+    elif kind == "regroup":
+        regroup(chosen, draw)
+    elif kind == "renumber":
+        renumber(chosen, draw)
     else:
-        for operand in (*ops[index].get("src_buff", ()), *ops[index].get("dst_buff", ())):
-            operand["index"] = draw.choice([operand["index"], draw.randrange(5)])
+        redirect(chosen, draw, ("index",) if kind == "redirect" else ("buffer_id", "type"))
+
+
+def renumber(operation, draw):
+    """Name another channel, semaphore or barrier."""
+    for key in ("channel_ids", "semaphore_ids"):
+        if operation.get(key):
+            operation[key][draw.randrange(len(operation[key]))] = draw.randrange(3)
+    if "barrier_id" in operation:
+        operation[draw.choice(["barrier_id", "num_threadblocks"])] = draw.randrange(3)
+
+
+def redirect(operation, draw, keys):
+    """Name other chunks or buffers."""
+    for operand in (*operation.get("src_buff", ()), *operation.get("dst_buff", ())):
+        for key in keys:
+            if key in operand:
+                fresh = draw.choice("ios") if key == "type" else draw.randrange(5 if key == "index" else 2)
+                operand[key] = draw.choice([operand[key], fresh])
+
+
+def regroup(operation, draw):
+    """Let a threadblock take another part of the bytes, or all."""
+    if "tbg_info" in operation and draw.random() < 0.5:
+        del operation["tbg_info"]
+    elif "src_buff" in operation:
+        operation["tbg_info"] = {"tb_id": draw.randrange(2), "tbg_size": 2}
+
+
+def mutate_plan(value, draw):
+    """Change something of the plan as a whole."""
+    kind = draw.choice(["halves", "values", "scratch"])
+    if kind == "halves":
+        value["use_double_scratch_buffer"] = not value.get("use_double_scratch_buffer", False)
+    for gpu in value["gpus"] if kind == "values" else ():
+        for semaphore in gpu.get("semaphores", ()):
+            semaphore["init_value"] = draw.choice([semaphore["init_value"], draw.randrange(3)])
+    if kind == "scratch":
+        draw.choice(value["gpus"])["scratch_chunks"] += 1
 
 
 def mutated(text, draw):
     value = json.loads(text)
     for _ in range(draw.choice([1, 1, 2])):
         blocks = [tb["ops"] for gpu in value["gpus"] for tb in gpu["threadblocks"] if tb["ops"]]
-        mutate(draw.choice(blocks), draw)
+        blocks += [one["ops"] for ops in blocks for one in ops if one.get("ops")]
+        if draw.random() < 0.05:
+            mutate_plan(value, draw)
+        else:
+            mutate(draw.choice(blocks), draw)
     return json.dumps(value)
 
 
-def runs_right(text):
+def runs_right(text, size=512):
+    """Whether three calls one after the other are right in some orders of turns."""
     plan = read_one_sided(text, "plan.json", root=0)
-    call = Call(512, DataType.INT32, Operator.SUM, plan.in_place)
+    call = Call(size, DataType.INT32, Operator.SUM, plan.in_place)
     try:
         return all(
-            run_one_sided(plan, call, Conditions(EXECUTOR, seed=seed, shuffled=True)).num_wrong == 0 for seed in SEEDS
+            run_one_sided(plan, call, Conditions(EXECUTOR, repeats=3, seed=seed, shuffled=True)).num_wrong == 0
+            for seed in SEEDS
         )
     except InvalidArtifact:
         return False
@@ -82,7 +142,9 @@ def verify_and_run(texts, draw):
     """Whether the verifier lets a mutant pass, and whether it runs right; None if it cannot even be read."""
     text = mutated(draw.choice(texts), draw)
     try:
-        return not verify_plan(text, "plan.json").violations, runs_right(text)
+        verdict = verify_plan(text, "plan.json")
+        assert not verdict.unsupported
+        return not verdict.violations, all(runs_right(text, size) for size in SIZES)
     except InputError:
         return None
 
@@ -99,11 +161,17 @@ def test_what_the_verifier_lets_pass_runs_right(texts):
     require_no_miss(texts, 300)
 
 
+@pytest.mark.parametrize("number", [20, 320])
+def test_what_the_verifier_lets_pass_runs_right_with_packets_groups_and_pipelines(texts_of_features, number):
+    require_no_miss(texts_of_features, number)
+
+
 def test_what_the_verifier_lets_pass_runs_right_with_switches(texts_by_switch):
     require_no_miss(texts_by_switch, 300)
 
 
 @pytest.mark.slow
-def test_what_the_verifier_lets_pass_runs_right_however_often_one_tries(texts, texts_by_switch):
+def test_what_the_verifier_lets_pass_runs_right_however_often_one_tries(texts, texts_by_switch, texts_of_features):
     require_no_miss(texts, 1500)
+    require_no_miss(texts_of_features, 1500)
     require_no_miss(texts_by_switch, 1500)

@@ -111,8 +111,11 @@ BROKEN_ALLGATHER = {
     "a proxy's operation in memory": (replace(4, put(cells("o", 0), far(0, 0), name="pws", channels=[0])), "wrong-channel"),
     "a semaphore that is not there": (insert(0, on_semaphores("sem_release", 0)), "no-such-semaphore"),
     "an operation that does not exist": (replace(1, {"name": "noop"}), "unknown-operation"),
-    "an operation that is not verified": (replace(1, {"name": "gstorepkt"}), "not-judged"),
-    "packets": (put_all("protocol", "LL"), "not-judged"),
+    "packets without their operands": (replace(1, {"name": "gstorepkt"}), "wrong-channel"),
+    "packets where scratch has no room for them": (
+        lambda v: (of_gpu("scratch_chunks", 1)(v), replace(1, local("cpkt", [cells("o", 0)], cells("s", 0)))(v)),
+        "outside-buffer",
+    ),
     "no such collective": (put_all("collective", "allgrope"), "collective"),
     "a collective that only people read so": (put_all("collective", "AllGather"), "collective"),
     "a collective of another runtime": (put_all("collective", "all_gather"), "collective"),
@@ -128,13 +131,13 @@ BROKEN_ALLGATHER = {
     "unlike chunks": (of_gpu("output_chunks", 4), "chunk-counts"),
     "gpus in disorder": (lambda v: v["gpus"].reverse(), "gpu-id"),
     "threadblocks in disorder": (lambda v: v["gpus"][0]["threadblocks"][0].update(id=1), "threadblock-id"),
-    "a channel with one end": (lambda v: v["gpus"][0]["channels"][0]["connected_to"].append(1), "unpaired-channel"),
+    "a channel to nobody": (lambda v: v["gpus"][0]["channels"][0]["connected_to"].append(7), "unpaired-channel"),
+    "a channel to itself": (lambda v: v["gpus"][0]["channels"][0]["connected_to"].append(0), "unpaired-channel"),
     "a buffer of nobody": (lambda v: v["gpus"][0]["remote_buffers"][0].update(rank=7), "no-such-buffer"),
     "a buffer closed to memory": (
         lambda v: v["gpus"][0]["remote_buffers"][0].update(access_channel_types=["port"]),
         "no-access",
     ),
-    "two threadblocks on one channel": (lambda v: v["gpus"][0]["threadblocks"].append(block(1, [])), "shared-channel"),
     "too many operations": (lambda v: ops_of(v).extend([NOP] * 56), "too-many-operations"),
     "too many threadblocks": (
         lambda v: v["gpus"][0]["threadblocks"].extend(block(n, [], channels=(), remotes=()) for n in range(1, 110)),
@@ -144,7 +147,17 @@ BROKEN_ALLGATHER = {
         lambda v: v["gpus"][0]["threadblocks"][0]["remote_buffer_refs"][0].update(remote_buffer_ids=[0] * 17),
         "too-many-buffers",
     ),
-    "too many semaphores": (of_gpu("semaphores", [{"init_value": 0}] * 17), "too-many-semaphores"),
+    "too many semaphores at once": (
+        lambda v: (
+            of_gpu("semaphores", [{"init_value": 0}] * 17)(v),
+            insert(0, on_semaphores("sem_release", *range(17)))(v),
+        ),
+        "too-many-semaphores",
+    ),
+    "no part of a group": (
+        replace(4, {**put(cells("o", 0), far(0, 0)), "tbg_info": {"tb_id": 2, "tbg_size": 2}}),
+        "no-such-part",
+    ),
 }  # fmt: skip
 
 
@@ -184,7 +197,6 @@ BROKEN_PROXY = {
         insert(4, local("copy", [cells("o", 0)], cells("o", 0))),
         "race",
     ),
-    "the runtime's put with a flush": (flushed_at_once, "broken-operation"),
 }
 
 
@@ -194,14 +206,21 @@ def test_a_proxy_that_is_too_late_is_named(name):
     assert rule in rules(changed(two_allgather_by_proxy(), change))
 
 
-def test_a_put_with_a_flush_is_right_but_for_what_the_runtime_makes_of_it():
-    assert rules(changed(two_allgather_by_proxy(), flushed_at_once)) == {"broken-operation"}
+def test_a_put_with_a_flush_is_right():
+    """The runtime took its source from a wrong place until its commit dc0b8d75."""
+    assert rules(changed(two_allgather_by_proxy(), flushed_at_once)) == set()
+
+
+def test_a_flush_that_names_no_destinations_does_nothing_and_is_remarked_on():
+    value = changed(two_allgather_by_proxy(), replace(4, flush(0, places=0)))
+    found = verdict(value)
+    assert {one.rule for one in found.violations} == {"unflushed-put"}
+    assert "gpu 0 tb 0 step 4: the runtime flushes none of its 1 channels" in found.notes[0]
 
 
 @pytest.mark.parametrize(
     ("operation", "rule"),
     [
-        (flush(0, places=0), "operand-count"),
         (flush(0, places=2), "operand-count"),
         (flush(1), "no-such-channel"),
         (on("flush", 0), "wrong-channel"),
@@ -265,7 +284,7 @@ BROKEN_ALLREDUCE = {
     ),
     "the input is overwritten": (replace(10, local("copy", [cells("s", 0)], cells("i", 0))), "input-overwritten"),
     "half of the sum": (drop(10), "wrong-result"),
-    "too many sources": (replace(10, local("re", [cells("o", 0)] * 10, cells("o", 0))), "too-many-buffers"),
+    "too many sources": (replace(10, local("re", [cells("o", 0)] * 11, cells("o", 0))), "too-many-buffers"),
     "all threads at once": (drop(9), "missing-nop"),
 }
 
