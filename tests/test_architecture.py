@@ -39,7 +39,7 @@ FENCED = {
     "matplotlib": ["report/"],
     "networkx": ["discover/"],
     "mpi4py": ["execute/"],
-    "torch": ["execute/"],
+    "torch": ["execute/", "torch/"],
     "mscclpp": ["execute/"],
 }
 

@@ -61,7 +61,7 @@ class BoundProgram:
             if operations or messages:
                 self._rounds.append(BoundRound(operations, tuple(messages)))
         self._slices = [
-            (region.buffer, region.offset * chunk_elements, region.count * chunk_elements) for region in self._regions
+            (region.buffer, region.offset * chunk_elements, region.chunks * chunk_elements) for region in self._regions
         ]
 
     def _number(self, region: Region) -> int:
@@ -116,7 +116,8 @@ class MessageCarrier:
         if self._as_bytes is not None:
             views = [view.view(self._as_bytes) for view in views]
         batch = [
-            make(self._send if sends else self._receive, views[region], peer, group, tag) for sends, region, peer in messages
+            make(self._send if sends else self._receive, views[region], peer, group, tag)
+            for sends, region, peer in messages
         ]
         for work in self._exchange(batch):
             work.wait()

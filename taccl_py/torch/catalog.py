@@ -150,7 +150,9 @@ class InstalledFiles:
         try:
             paths = sorted(path for path in folder.iterdir() if path.suffix == ".xml" and not path.is_dir())
         except OSError as error:
-            raise InputError(f"cannot be read: {error.strerror}; name a directory of taccl install", path=str(folder)) from None
+            raise InputError(
+                f"cannot be read: {error.strerror}; name a directory of taccl install", path=str(folder)
+            ) from None
         if any(path.name == LEGACY_CONFIG for path in paths):
             what = "is a directory of the legacy runtime, which counts sizes differently; install the files for executor or rccl"
             raise InputError(what, path=str(folder))
@@ -174,7 +176,9 @@ class InstalledFiles:
             return FileChoice(None, why_not=f"no file for {shape.kind} is for {shape.num_ranks} ranks")
         serving = [file for file in own if file.serves(shape)]
         if not serving:
-            return FileChoice(None, why_not=f"no file for {shape.kind} is for this size", detail=f"{shape.size_bytes} bytes")
+            return FileChoice(
+                None, why_not=f"no file for {shape.kind} is for this size", detail=f"{shape.size_bytes} bytes"
+            )
         if shape.kind in ROOTED:
             serving = [file for file in serving if file.plan.root == shape.root]
             if not serving:
@@ -187,7 +191,9 @@ class InstalledFiles:
             placement = _placement(file.plan, in_place=shape.in_place)
             if placement is not None:
                 return FileChoice(file, placement)
-        return FileChoice(None, why_not=f"no file for {shape.kind} is for calls {'in' if shape.in_place else 'out of'} place")
+        return FileChoice(
+            None, why_not=f"no file for {shape.kind} is for calls {'in' if shape.in_place else 'out of'} place"
+        )
 
 
 def _placement(plan: ExecutablePlan, *, in_place: bool) -> bool | None:
@@ -212,7 +218,13 @@ def _read_file(path: Path) -> InstalledFile:
     if not chunks:
         raise InputError("found 0, at least 1 is needed", path=str(path), field="nchunksperloop")
     return InstalledFile(
-        path, text, kind, num_ranks, chunks, _whole(values, "minBytes", path, 0), _whole(values, "maxBytes", path, 0) or None
+        path,
+        text,
+        kind,
+        num_ranks,
+        chunks,
+        _whole(values, "minBytes", path, 0),
+        _whole(values, "maxBytes", path, 0) or None,
     )
 
 

@@ -62,7 +62,7 @@ def _join_messages(traced: TracedProgram) -> None:
                 for message in run:
                     moved[rank][message.target.offset] = traced.used_scratch[rank]
                     message.target = _moved(message.target, moved[rank])
-                    traced.used_scratch[rank] += message.target.count
+                    traced.used_scratch[rank] += message.target.chunks
             for message in run[1:]:
                 first.source = first.source.with_next(message.source)
                 first.target = first.target.with_next(message.target)
@@ -196,7 +196,9 @@ def _blocks_of(traced: TracedProgram, rank: int) -> list[_ScratchBlock]:
 
 def _scratch_uses(traced: TracedProgram, rank: int) -> Iterator[tuple[Region, int]]:
     for number, one in enumerate(traced.rounds):
-        used = [(region, 2 * number) for operation in one.operations[rank] for region in operation if region is not None]
+        used = [
+            (region, 2 * number) for operation in one.operations[rank] for region in operation if region is not None
+        ]
         used += [(message.source, 2 * number + 1) for message in one.messages if message.src == rank]
         used += [(message.target, 2 * number + 1) for message in one.messages if message.dst == rank]
         yield from (use for use in used if use[0].buffer is Buffer.SCRATCH)

@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from taccl_py.collective import Buffer, Kind
-from taccl_py.errors import InvalidArtifact, Violation
+from taccl_py.errors import InvalidArtifact
 from taccl_py.execute.trouble import Trouble
 from taccl_py.torch.steps import CompiledProgram, LocalOperation, PeerMessage, Region, shared_address
 
@@ -47,9 +47,8 @@ def require_right(program: CompiledProgram) -> None:
 def _start(program: CompiledProgram, rank: int) -> _Cells:
     """Buffers of a rank before the call; input and output in place are one."""
     cells: _Cells = {Buffer.SCRATCH: [None] * program.scratch_chunks[rank]}
-    lengths = {Buffer.INPUT: program.input_chunks, Buffer.OUTPUT: program.output_chunks}
-    for buffer, length in lengths.items():
-        if not program.in_place or shared_address(rank, *lengths.values(), buffer, 0)[0] is buffer:
+    for buffer, length in ((Buffer.INPUT, program.input_chunks), (Buffer.OUTPUT, program.output_chunks)):
+        if _address(program, rank, buffer, 0)[0] is buffer:
             cells[buffer] = [None] * length
     if program.kind is not Kind.BROADCAST or rank == program.root:
         for chunk in range(program.input_chunks):
@@ -103,8 +102,8 @@ def _run_round(program: CompiledProgram, memories: list[_Cells], number: int) ->
         for message in program.rounds[rank][number].receives:
             where, queue = f"gpu {rank} round {number}", sent[message.peer, rank]
             values = queue.pop(0) if queue else []
-            if len(values) != message.region.count:
-                what = f"takes {message.region.count} chunks from rank {message.peer}, which sends {len(values)}"
+            if len(values) != message.region.chunks:
+                what = f"takes {message.region.chunks} chunks from rank {message.peer}, which sends {len(values)}"
                 raise Trouble(where, "count-mismatch", what)
             _write(cells, message.region, values, where)
     for (src, dst), queue in sorted(sent.items()):
@@ -133,9 +132,7 @@ def _operate(cells: _Cells, operation: LocalOperation, where: str) -> None:
             raise Trouble(where, "race", "an operation overwrites a part of what it reads")
     values = _read(cells, first, where)
     if second is not None:
-        values = [
-            _combine(one, other, where) for one, other in zip(values, _read(cells, second, where), strict=True)
-        ]
+        values = [_combine(one, other, where) for one, other in zip(values, _read(cells, second, where), strict=True)]
     _write(cells, target, values, where)
 
 
@@ -143,7 +140,11 @@ def _combine(one: ChunkValue | None, other: ChunkValue | None, where: str) -> Ch
     if one is None or other is None:
         raise Trouble(where, "nothing-there", "combines a chunk into which nobody has written")
     if one.chunk != other.chunk or one.ranks & other.ranks:
-        what = f"combines chunk {one.chunk} with chunk {other.chunk}" if one.chunk != other.chunk else "adds a contribution twice"
+        what = (
+            f"combines chunk {one.chunk} with chunk {other.chunk}"
+            if one.chunk != other.chunk
+            else "adds a contribution twice"
+        )
         raise Trouble(where, "wrong-sum", what)
     return ChunkValue(one.chunk, one.ranks | other.ranks)
 
@@ -173,7 +174,9 @@ def _check_end(program: CompiledProgram, rank: int, cells: _Cells) -> None:
         return
     for chunk, found in enumerate(cells[Buffer.INPUT]):
         if found != _input_value(program, rank, chunk):
-            raise Trouble(f"gpu {rank}", "input-changed", f"overwrites chunk {chunk} of the input, which is the caller's")
+            raise Trouble(
+                f"gpu {rank}", "input-changed", f"overwrites chunk {chunk} of the input, which is the caller's"
+            )
 
 
 def _ranks(value: ChunkValue) -> str:

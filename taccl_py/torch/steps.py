@@ -13,16 +13,16 @@ from taccl_py.collective import Buffer, Kind
 
 
 class Region(NamedTuple):
-    """Neighbouring chunks of one buffer of a rank: ``offset`` to ``offset + count - 1``."""
+    """Neighbouring chunks of one buffer of a rank: ``offset`` to ``offset + chunks - 1``."""
 
     buffer: Buffer
     offset: int
-    count: int
+    chunks: int
 
     @property
     def end(self) -> int:
         """The first chunk behind it."""
-        return self.offset + self.count
+        return self.offset + self.chunks
 
     def overlaps(self, other: Region) -> bool:
         """Whether any chunk is in both."""
@@ -34,7 +34,7 @@ class Region(NamedTuple):
 
     def with_next(self, other: Region) -> Region:
         """Both, where they join."""
-        return self._replace(count=self.count + other.count)
+        return self._replace(chunks=self.chunks + other.chunks)
 
 
 class LocalOperation(NamedTuple):
@@ -104,9 +104,7 @@ class CompiledProgram:
         return len(self.rounds)
 
 
-def shared_address(
-    rank: int, input_chunks: int, output_chunks: int, buffer: Buffer, offset: int
-) -> tuple[Buffer, int]:
+def shared_address(rank: int, input_chunks: int, output_chunks: int, buffer: Buffer, offset: int) -> tuple[Buffer, int]:
     """Address, in the longer one of input and output, of a chunk of a call in place: a shorter one is the rank's part of it."""
     if buffer is Buffer.INPUT and input_chunks <= output_chunks:
         return Buffer.OUTPUT, offset + (rank * input_chunks if input_chunks < output_chunks else 0)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 
-
 from taccl_py.collective import Address, Buffer
 from taccl_py.errors import InvalidArtifact
 from taccl_py.execute.arithmetic import NumpyCells
@@ -114,8 +113,8 @@ class _TracingEngine(ThreadblockEngine):
         source = self._local(rank, step.source, count, part, where) if action.reads else None
         target = self._local(rank, step.target, count, part, where) if action.writes else None
         message: TracedMessage | None = self._transport.pop(block.source) if action.receives else None
-        if message is not None and message.source.count != count:
-            what = f"it takes {count} chunks, and a message of {message.source.count} comes"
+        if message is not None and message.source.chunks != count:
+            what = f"it takes {count} chunks, and a message of {message.source.chunks} comes"
             raise Trouble(where, "count-mismatch", f"{what}; sender and receiver must count alike")
         if message is None:
             result = self._compute_locally(state, source, target, accumulates=action.accumulates)
@@ -162,15 +161,15 @@ class _TracingEngine(ThreadblockEngine):
         target, first, second = operation
         for message in state.leaving:
             if message.source.overlaps(target):
-                copy = state.reserve(message.source.count)
+                copy = state.reserve(message.source.chunks)
                 state.operations.append(LocalOperation(copy, message.source))
                 message.source = copy
         kept = []
         for operand in (first, second):
             if operand is not None and operand.overlaps(target) and operand != target:
-                copy = state.reserve(operand.count)
+                copy = state.reserve(operand.chunks)
                 state.operations.append(LocalOperation(copy, operand))
-                operand = copy  # noqa: PLW2901
+                operand = copy
             kept.append(operand)
         state.operations.append(LocalOperation(target, kept[0] or first, kept[1]))
         for region in (target, first, second):
@@ -226,5 +225,3 @@ def _advance_all(engine: _TracingEngine, active: list[ExecutedBlock]) -> bool:
         moved = True
         active = engine.blocks
     return moved
-
-
