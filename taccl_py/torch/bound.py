@@ -80,6 +80,8 @@ class BoundProgram:
             Function of torch that takes two operands and ``out``.
         """
         views = [buffers[buffer].narrow(0, first, length) for buffer, first, length in self._slices]
+        # gloo's thread lets go of a message a little after it has come, and who throws the message away before waits for that.
+        held = []
         for one in self._rounds:
             for target, first, second in one.operations:
                 if second < 0:
@@ -87,7 +89,7 @@ class BoundProgram:
                 else:
                     combine(views[first], views[second], out=views[target])
             if one.messages:
-                wire.exchange(one.messages, views)
+                held.append(wire.exchange(one.messages, views))
 
 
 class MessageCarrier:
@@ -110,14 +112,15 @@ class MessageCarrier:
         self._operation, self._exchange = distributed.P2POp, distributed.batch_isend_irecv
         self._group, self._tag, self._as_bytes = group, tag, as_bytes
 
-    def exchange(self, messages: Sequence[tuple[bool, int, int]], views: Sequence[Any]) -> None:
-        """Send and receive all of them; on GPUs the current stream waits, and this process does not."""
+    def exchange(self, messages: Sequence[tuple[bool, int, int]], views: Sequence[Any]) -> list[Any]:
+        """Send and receive all of them, and return what stands for them; on GPUs the stream waits, and this process does not."""
         make, group, tag = self._operation, self._group, self._tag
         if self._as_bytes is not None:
             views = [view.view(self._as_bytes) for view in views]
-        batch = [
-            make(self._send if sends else self._receive, views[region], peer, group, tag)
-            for sends, region, peer in messages
-        ]
-        for work in self._exchange(batch):
+        send, receive = self._send, self._receive
+        works: list[Any] = self._exchange(
+            [make(send if sends else receive, views[region], peer, group, tag) for sends, region, peer in messages]
+        )
+        for work in works:
             work.wait()
+        return works

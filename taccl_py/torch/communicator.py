@@ -102,6 +102,9 @@ class Communicator:
         """
         self._call(Kind.REDUCESCATTER, (("output", output), ("input", input)), group, async_op, op=op)
 
+    # Names that newer versions of torch have for the same.
+    all_gather_single, reduce_scatter_single = all_gather_into_tensor, reduce_scatter_tensor
+
     def all_to_all_single(
         self,
         output: Any,
@@ -158,7 +161,8 @@ class Communicator:
                 self._refuse(seat, FUNCTIONS[kind], error)
             with self._watched(seat, prepared.text):
                 if known is None:
-                    seat.agree(CallRecord(call.text, prepared.choice), self._name)
+                    seat.agree(CallRecord(call.text, prepared.choice.label), self._name)
+                    seat.tell(prepared.choice)
                     seat.prepared[call.key] = prepared
                 if prepared.bound is None:
                     call_backend(self._torch.distributed, request, seat.group, seat.peers)

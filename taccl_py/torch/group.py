@@ -28,21 +28,20 @@ class PreparedCall:
 
     Attributes
     ----------
-    text, choice
-        The call and what carries it out, and the latter alone.
+    text
+        The call, and what carries it out.
+    choice
+        The file, or why it is left to the backend.
     bound
         The program of this rank; None for the backend's own collective.
     carrier
         What carries its messages.
-    in_place
-        For which placement the program is.
     """
 
     text: str
-    choice: str
+    choice: FileChoice
     bound: BoundProgram | None = None
     carrier: MessageCarrier | None = None
-    in_place: bool = False
 
 
 @dataclass(slots=True)
@@ -91,17 +90,16 @@ class GroupSeat:
         require_agreement([CallRecord(*each) for each in heard], where)
 
     def prepare(self, call: TensorCall, choice: FileChoice) -> PreparedCall:
-        """Compile a call for this rank, or say once why it is left to the backend."""
+        """Compile a call for this rank."""
         text = f"{call.text} by {choice.label}"
         if choice.file is None:
-            self._tell(choice)
-            return PreparedCall(text, choice.label)
+            return PreparedCall(text, choice)
         program = choice.file.compiled(in_place=choice.in_place)
         bound = BoundProgram(program, self.rank, call.shape.elements // choice.file.chunks, self.peers)
         as_bytes = None if call.output.device.type == "cpu" or is_known_to_nccl(call.output) else self.torch.uint8
         tag = int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()[:4], "big") % _TAGS
         carrier = MessageCarrier(self.torch.distributed, self.group, tag, as_bytes)
-        return PreparedCall(text, choice.label, bound, carrier, choice.in_place)
+        return PreparedCall(text, choice, bound, carrier)
 
     def close(self) -> None:
         """Close the connections of the group: a process that waits for another one on it gets an error."""
@@ -115,8 +113,9 @@ class GroupSeat:
             nobody = self.torch.empty(1)
             distributed.irecv(nobody, peer, self.group, _CLOSING_TAG).wait(timedelta(milliseconds=1))
 
-    def _tell(self, choice: FileChoice) -> None:
-        if choice.why_not not in self._told:
+    def tell(self, choice: FileChoice) -> None:
+        """Say why calls are left to the backend, once for each reason: one rank aloud, the others for those who look closer."""
+        if choice.why_not and choice.why_not not in self._told:
             self._told.add(choice.why_not)
             level = logging.WARNING if self.rank == 0 else logging.DEBUG
             detail = f" ({choice.detail})" if choice.detail else ""
@@ -163,7 +162,7 @@ def run_prepared(
         raise ValueError("the backend makes this call")
     output, source = call.output, call.source
     buffers = {Buffer.OUTPUT: output}
-    if not prepared.in_place:
+    if not prepared.choice.in_place:
         buffers[Buffer.INPUT] = source.clone() if shape.in_place else source
     elif shape.kind is Kind.REDUCESCATTER:
         buffers = {Buffer.INPUT: source}

@@ -259,13 +259,18 @@ def call_backend(distributed: Any, request: CallRequest, group: Any, peers: Sequ
         case Kind.ALLREDUCE:
             distributed.all_reduce(*tensors, op=op, group=group)
         case Kind.ALLGATHER:
-            distributed.all_gather_into_tensor(*tensors, group=group)
+            _newest(distributed, "all_gather_single", "all_gather_into_tensor")(*tensors, group=group)
         case Kind.REDUCESCATTER:
-            distributed.reduce_scatter_tensor(*tensors, op=op, group=group)
+            _newest(distributed, "reduce_scatter_single", "reduce_scatter_tensor")(*tensors, op=op, group=group)
         case Kind.ALLTOALL:
             distributed.all_to_all_single(*tensors, *(request.splits or ()), group=group)
         case Kind.BROADCAST:
             distributed.broadcast(*tensors, src=peers[_root(request, peers)], group=group)
+
+
+def _newest(distributed: Any, name: str, older: str) -> Any:
+    """Function of torch that has got a new name."""
+    return getattr(distributed, name, None) or getattr(distributed, older)
 
 
 def is_in_place(kind: Kind, output: Any, source: Any, rank: int) -> bool:

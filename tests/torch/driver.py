@@ -44,9 +44,11 @@ def tensors(name, elements, data_type, *, in_place, rank, num_ranks):
     if name in ("all_reduce", "broadcast"):
         return (whole,)
     if name == "all_gather_into_tensor":
-        if in_place:
-            return whole, whole[own]
-        return torch.full((elements,), 99, dtype=data_type), numbers(part, data_type, rank)
+        gathered, mine = torch.full((elements,), 99, dtype=data_type), numbers(part, data_type, rank)
+        if not in_place:
+            return gathered, mine
+        gathered[own] = mine
+        return gathered, gathered[own]
     if name == "reduce_scatter_tensor":
         return (whole[own], whole) if in_place else (torch.full((part,), 99, dtype=data_type), whole)
     return (whole, whole) if in_place else (torch.full((elements,), 99, dtype=data_type), whole)
@@ -108,15 +110,164 @@ def attempt(make):
     return [error, time.monotonic() - start]
 
 
+def everywhere(make):
+    """Errors of all ranks, by rank, the longest time, and what was logged on rank 0."""
+    before, gathered = len(KEPT.lines), [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, attempt(make))
+    return {
+        "errors": [each[0] for each in gathered],
+        "seconds": max(each[1] for each in gathered),
+        "log": KEPT.lines[before:],
+    }
+
+
+def is_sum(tensor):
+    """Whether an AllReduce of ones of the default group has given this."""
+    if not bool((tensor == dist.get_world_size()).all()):
+        raise RuntimeError("wrong result")
+
+
+def refused(folder):
+    """Calls that end with an error on all ranks, or are left to the backend; the group can be used afterwards."""
+    rank, good = dist.get_rank(), taccl_py.torch.load(Path(folder) / "full")
+    other = taccl_py.torch.load(Path(folder) / ("ring" if rank == 2 else "full"))
+    cases = {
+        "different directories": lambda: other.all_reduce(torch.ones(64)),
+        "different sizes": lambda: good.all_reduce(torch.ones(64 if rank else 128)),
+        "different types": lambda: good.all_reduce(torch.ones(64, dtype=torch.float64 if rank == 1 else torch.float32)),
+        "different functions": lambda: (
+            good.broadcast(torch.ones(64), src=0) if rank == 3 else good.all_reduce(torch.ones(64))
+        ),
+        "different operators": lambda: good.all_reduce(
+            torch.ones(64), op=[dist.ReduceOp.SUM, dist.ReduceOp.MAX][rank % 2]
+        ),
+        "different roots": lambda: good.broadcast(torch.ones(64), src=rank % 2),
+        "different placements": lambda: (
+            good.all_to_all_single(*2 * [torch.ones(64)])
+            if rank
+            else good.all_to_all_single(torch.ones(64), torch.ones(64))
+        ),
+        "one is not contiguous": lambda: good.all_reduce(torch.ones(8, 8).T if rank == 1 else torch.ones(64)),
+        "one is no tensor": lambda: good.all_reduce([1.0] if rank == 1 else torch.ones(1)),
+        "wrong lengths": lambda: good.all_gather_into_tensor(torch.ones(64), torch.ones(15)),
+        "two types": lambda: good.reduce_scatter_tensor(torch.ones(16), torch.ones(64, dtype=torch.float64)),
+        "shared memory": lambda: good.all_gather_into_tensor((both := torch.ones(80))[:64], both[60:76]),
+        "no root": lambda: good.broadcast(torch.ones(64)),
+        "root elsewhere": lambda: good.broadcast(torch.ones(64), src=17),
+        "no group": lambda: good.all_reduce(torch.ones(64), group=[0, 1]),
+        "asynchronous": lambda: good.all_reduce(torch.ones(64), async_op=True),
+    }
+    found = {name: everywhere(make) for name, make in cases.items()}
+    found |= {f"wrong file on {who}": everywhere(lambda who=who: broken(folder, who)) for who in ("all", "rank 1")}
+    found["afterwards"] = everywhere(lambda: summed(good, 64))
+    return {"cases": found}
+
+
+def broken(folder, who):
+    """A call with a file that gives a wrong result."""
+    here = who == "all" or f"rank {dist.get_rank()}" == who
+    taccl_py.torch.load(Path(folder) / ("broken" if here else "full")).all_reduce(torch.ones(64))
+
+
+def summed(comm, elements, **how):
+    ones = torch.ones(elements)
+    comm.all_reduce(ones, **how)
+    is_sum(ones)
+
+
+def left(folder):
+    """Calls that the backend makes; each reason is told once."""
+    good, other = (taccl_py.torch.load(Path(folder) / name) for name in ("full", "other"))
+    groups = [dist.new_group([0, 1]), dist.new_group([1, 3])]
+    small = taccl_py.torch.load(Path(folder) / "two")
+
+    def in_groups():
+        """Files for two ranks on groups of two, one of which is not the first two of all."""
+        for members, group in zip(([0, 1], [1, 3]), groups, strict=True):
+            ones = torch.full((64,), float(dist.get_rank()))
+            if dist.get_rank() in members:
+                small.all_reduce(ones, group=group)
+                small.broadcast(ones, src=members[1], group=group)
+                if ones.tolist() != 64 * [float(sum(members))]:
+                    raise RuntimeError("wrong result")
+
+    def outside():
+        if dist.get_rank() in (0, 2):
+            small.all_reduce(torch.ones(64), group=groups[1])
+
+    def uneven():
+        rank, size = dist.get_rank(), dist.get_world_size()
+        output = torch.empty(sum(range(1, size + 1)))
+        good.all_to_all_single(
+            output, torch.full((size * (rank + 1),), float(rank)), list(range(1, size + 1)), size * [rank + 1]
+        )
+        if output.tolist() != [float(src) for src in range(size) for _ in range(src + 1)]:
+            raise RuntimeError("wrong result")
+
+    def averaged():
+        ones = torch.full((64,), float(dist.get_rank()))
+        good.all_reduce(ones, op=dist.ReduceOp.AVG)
+        if ones.tolist() != 64 * [(dist.get_world_size() - 1) / 2]:
+            raise RuntimeError("wrong result")
+
+    cases = {
+        "by a file": lambda: summed(good, 64),
+        "average": averaged,
+        "elements": lambda: summed(good, 63),
+        "elements again": lambda: summed(good, 61),
+        "no rank": lambda: summed(other, 64),
+        "size": lambda: summed(small_sizes, 64),
+        "empty": lambda: good.all_reduce(torch.ones(0)),
+        "no file for it": lambda: small_sizes.broadcast(torch.ones(64), src=0),
+        "splits": uneven,
+        "root": lambda: good.broadcast(torch.ones(64), src=3),
+        "bits": lambda: good.all_reduce(torch.ones(64, dtype=torch.int32), op=dist.ReduceOp.BOR),
+        "groups": in_groups,
+        "outside": outside,
+    }
+    small_sizes = taccl_py.torch.load(Path(folder) / "sizes")
+    return {"cases": {name: everywhere(make) for name, make in cases.items()}}
+
+
+def diverged(folder):
+    """Calls that were agreed on, and then ranks that make different ones: nobody waits for ever."""
+    comm, rank = taccl_py.torch.load(Path(folder) / "ring", stall_seconds=STALL_SECONDS), dist.get_rank()
+    for elements in (64, 128):
+        summed(comm, elements)
+    error, seconds = attempt(lambda: comm.all_reduce(torch.ones(64 if rank == 1 else 128)))
+    return by_store(error, seconds)
+
+
+def late(folder):
+    """One rank comes much later than the others, which is no error."""
+    comm, rank = taccl_py.torch.load(Path(folder) / "ring", stall_seconds=0.1), dist.get_rank()
+    summed(comm, 64)
+    if rank == 1:
+        time.sleep(3)
+    return {"case": everywhere(lambda: summed(comm, 64))}
+
+
+def by_store(error, seconds):
+    """Errors of all ranks where the group cannot be used any more."""
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"error {dist.get_rank()}", json.dumps([error, seconds]))
+    keys = [f"error {rank}" for rank in range(dist.get_world_size())]
+    store.wait(keys)
+    found = [json.loads(store.get(key)) for key in keys]
+    store.add("read", 1)
+    while dist.get_rank() == 0 and store.add("read", 0) < dist.get_world_size():
+        time.sleep(0.01)
+    return {"errors": [each[0] for each in found], "seconds": max(each[1] for each in found)}
+
+
 def main():
     mode, folder = sys.argv[1:]
     torch.set_num_threads(1)
     logging.getLogger("taccl_py.torch").addHandler(KEPT)
     dist.init_process_group("gloo")
     result = globals()[mode](folder)
-    lines = [KEPT.lines] if dist.get_rank() else [KEPT.lines, result]
     if dist.get_rank() == 0:
-        sys.stdout.write(json.dumps({"log": lines[0], **result}))
+        sys.stdout.write(json.dumps({"log": KEPT.lines, **result}))
     dist.destroy_process_group()
 
 
