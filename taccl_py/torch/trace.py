@@ -90,7 +90,8 @@ class _TracingEngine(ThreadblockEngine):
         super().__init__(plan, cut, nowhere, mailbox, Operator.SUM, NumpyCells(DataType.INT8))  # type: ignore[arg-type]
         self._in_place = in_place
         self._lengths = [lengths_of(plan, rank, in_place=in_place) for rank in range(plan.num_ranks)]
-        self.states = [_RankState(scratch=rank.scratch_chunks) for rank in plan.ranks]
+        # The gap keeps what lands from being joined with the program's own scratch, which stays where it is.
+        self.states = [_RankState(scratch=rank.scratch_chunks + 1) for rank in plan.ranks]
         self.round = 0
 
     # A round's operations have the time 2 * round, its exchange the one after that.

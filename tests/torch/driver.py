@@ -3,6 +3,7 @@
 import itertools
 import json
 import logging
+import os
 import sys
 import time
 from pathlib import Path
@@ -229,13 +230,44 @@ def left(folder):
     return {"cases": {name: everywhere(make) for name, make in cases.items()}}
 
 
-def diverged(folder):
-    """Calls that were agreed on, and then ranks that make different ones: nobody waits for ever."""
-    comm, rank = taccl_py.torch.load(Path(folder) / "ring", stall_seconds=STALL_SECONDS), dist.get_rank()
-    for elements in (64, 128):
+def diverge(folder, make):
+    """Two calls that all ranks make alike, and then one that rank 1 makes differently: nobody waits for ever."""
+    comm = taccl_py.torch.load(Path(folder) / "ring", stall_seconds=STALL_SECONDS)
+    for elements in (64, 128, 63):
         summed(comm, elements)
-    error, seconds = attempt(lambda: comm.all_reduce(torch.ones(64 if rank == 1 else 128)))
+    comm.broadcast(torch.ones(64), src=1)
+    error, seconds = attempt(lambda: make(comm) if dist.get_rank() == 1 else comm.all_reduce(torch.ones(128)))
     return by_store(error, seconds)
+
+
+def diverged_size(folder):
+    return diverge(folder, lambda comm: comm.all_reduce(torch.ones(64)))
+
+
+def diverged_function(folder):
+    return diverge(folder, lambda comm: comm.broadcast(torch.ones(64), src=1))
+
+
+def diverged_new(folder):
+    return diverge(folder, lambda comm: comm.all_reduce(torch.ones(256)))
+
+
+def diverged_backend(folder):
+    return diverge(folder, lambda comm: comm.all_reduce(torch.ones(63)))
+
+
+def diverged_argument(folder):
+    return diverge(folder, lambda comm: comm.all_reduce(torch.ones(8, 16).T))
+
+
+def dying(folder):
+    """Rank 1 ends its process while the others are in a call."""
+    comm = taccl_py.torch.load(Path(folder) / "ring")
+    summed(comm, 64)
+    if dist.get_rank() == 1:
+        os._exit(7)
+    summed(comm, 64)
+    return {}
 
 
 def late(folder):
