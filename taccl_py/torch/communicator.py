@@ -148,7 +148,6 @@ class Communicator:
     def _call(self, kind: Kind, tensors: tuple[tuple[str, Any], ...], group: Any, async_op: bool, **words: Any) -> None:
         """Make a call; `words` are `op`, `source` and `splits`, for the collectives that have them."""
         seat = self._seat(group)
-        seat.calls += 1
         request = CallRequest(kind, tensors, **words)
         with self._torch.no_grad():
             try:
@@ -179,13 +178,15 @@ class Communicator:
     @contextlib.contextmanager
     def _watched(self, seat: GroupSeat, text: str) -> Iterator[None]:
         """Watch what is done for a call; where it fails because of what other ranks do, the error says that."""
-        opened = OpenCall(seat.place, seat.rank, seat.num_ranks, seat.calls, text, seat.close)
+        seat.count(text)
+        opened = OpenCall(seat.place, seat.rank, seat.num_ranks, text, seat.recent, seat.close)
         self._watch.begin(opened)
         try:
             yield
         except RuntimeError as error:
             found = self._watch.explain(opened)
             if found:
+                seat.close()
                 raise InputError(f"{found}; all must make the same", path=self._name) from error
             error.add_note(f"taccl_py.torch, rank {seat.rank}: in {text}")
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -19,6 +20,7 @@ from taccl_py.torch.tensors import TensorCall, is_known_to_nccl
 
 _LOG = logging.getLogger("taccl_py.torch")
 _TAGS = 1 << 30
+_RECENT = 16  # calls that ranks may be apart, and still find out where they parted
 _CLOSING_TAG = _TAGS + 1  # of a message that nobody sends
 
 
@@ -56,8 +58,8 @@ class GroupSeat:
         This rank in the group, and its ranks as torch counts them in its whole world.
     place
         The same on all ranks of the group.
-    calls
-        Calls that have begun.
+    recent
+        Numbers and texts of the last calls.
     prepared
         Calls that have been agreed on.
     """
@@ -67,7 +69,7 @@ class GroupSeat:
     rank: int
     peers: tuple[int, ...]
     place: str
-    calls: int = 0
+    recent: deque[tuple[int, str]] = field(default_factory=lambda: deque([(0, "")], maxlen=_RECENT))
     prepared: dict[Hashable, PreparedCall] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
 
@@ -75,6 +77,10 @@ class GroupSeat:
     def num_ranks(self) -> int:
         """Ranks of the group."""
         return len(self.peers)
+
+    def count(self, text: str) -> None:
+        """Remember a call that begins."""
+        self.recent.append((self.recent[-1][0] + 1, text))
 
     def agree(self, record: CallRecord, where: str) -> None:
         """Tell all ranks what this one is about to do, and hear it from them.
@@ -104,14 +110,15 @@ class GroupSeat:
     def close(self) -> None:
         """Close the connections of the group: a process that waits for another one on it gets an error."""
         distributed = self.torch.distributed
-        with contextlib.suppress(RuntimeError, ValueError):
-            if "gloo" not in str(distributed.get_backend(self.group)):
+        if "gloo" not in str(distributed.get_backend(self.group)):
+            with contextlib.suppress(RuntimeError, AttributeError):
                 self.group.abort()
-                return
-            # gloo closes all connections of a group when one who waits gives up.
-            peer = self.peers[(self.rank + 1) % self.num_ranks]
-            nobody = self.torch.empty(1)
-            distributed.irecv(nobody, peer, self.group, _CLOSING_TAG).wait(timedelta(milliseconds=1))
+            return
+        # gloo closes all connections when a process gives up waiting on one; on one that is closed already it does not wait.
+        for peer in (peer for rank, peer in enumerate(self.peers) if rank != self.rank):
+            with contextlib.suppress(RuntimeError, ValueError):
+                nobody = self.torch.empty(1)
+                distributed.irecv(nobody, peer, self.group, _CLOSING_TAG).wait(timedelta(milliseconds=1))
 
     def tell(self, choice: FileChoice) -> None:
         """Say why calls are left to the backend, once for each reason: one rank aloud, the others for those who look closer."""

@@ -13,7 +13,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,10 +33,10 @@ class OpenCall:
         The same on all ranks for a communicator and a group.
     rank, num_ranks
         This rank in the group, and how many there are.
-    number
-        Calls before it on the group.
     text
         The call, and what carries it out.
+    recent
+        Numbers and texts of the last calls on the group, this one too: ranks may be some calls apart.
     close
         Closes the connections of the group, so that all who wait get an error.
     """
@@ -44,8 +44,8 @@ class OpenCall:
     place: str
     rank: int
     num_ranks: int
-    number: int
     text: str
+    recent: Sequence[tuple[int, str]]
     close: Callable[[], None]
 
 
@@ -130,22 +130,25 @@ class CallWatch:
 
     def _publish(self, call: OpenCall) -> None:
         with contextlib.suppress(RuntimeError, AttributeError):
-            self._store.set(f"{call.place}/{call.rank}", json.dumps([call.number, call.text]))
+            self._store.set(f"{call.place}/{call.rank}", json.dumps(list(call.recent)))
 
     def _compare(self, call: OpenCall) -> tuple[str, list[int]]:
-        """How the call of another rank with the same number differs, and ranks of whom nothing is known."""
-        missing = []
+        """How a recent call of another rank differs from this one's of the same number, and ranks that are not known to be here."""
+        missing, own = [], dict(call.recent)
         for rank in range(call.num_ranks):
-            known = self._read(f"{call.place}/{rank}") if rank != call.rank else None
-            if known is not None and known[0] == call.number and known[1] != call.text:
-                return f"ranks make different calls: rank {call.rank}: {call.text}; rank {rank}: {known[1]}", []
-            if rank != call.rank and (known is None or known[0] != call.number):
+            if rank == call.rank:
+                continue
+            theirs = self._read(f"{call.place}/{rank}")
+            for number in sorted(own.keys() & theirs.keys()):
+                if own[number] != theirs[number]:
+                    both = f"rank {call.rank}: {own[number]}; rank {rank}: {theirs[number]}"
+                    return f"ranks make different calls: {both}", []
+            if max(own) not in theirs:
                 missing.append(rank)
         return "", missing
 
-    def _read(self, key: str) -> tuple[int, str] | None:
+    def _read(self, key: str) -> dict[int, str]:
         with contextlib.suppress(RuntimeError, AttributeError, ValueError):
             if self._store.check([key]):
-                number, text = json.loads(self._store.get(key))
-                return number, text
-        return None
+                return {number: text for number, text in json.loads(self._store.get(key))}
+        return {}
