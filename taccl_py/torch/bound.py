@@ -1,4 +1,4 @@
-"""A compiled program bound to a rank, a size and a type: flat lists of which elements are combined, sent and received when.
+"""A compiled program bound to a rank: flat lists of which regions are combined, sent and received when.
 
 A call makes one view of each region that is used, and then runs through the lists. On GPUs all of it is put on the current stream.
 """
@@ -30,26 +30,24 @@ class BoundRound:
 
 
 class BoundProgram:
-    """What one rank does for one size.
+    """What one rank does, at any size.
 
     Parameters
     ----------
     program, rank
         What to run, and as which rank.
-    chunk_elements
-        Elements of a chunk.
     peers
         Ranks of the group as torch counts them in its whole world.
 
     Attributes
     ----------
-    scratch_elements
+    scratch_chunks
         Length of the scratch.
     """
 
-    def __init__(self, program: CompiledProgram, rank: int, chunk_elements: int, peers: Sequence[int]) -> None:
+    def __init__(self, program: CompiledProgram, rank: int, peers: Sequence[int]) -> None:
         self._regions: dict[Region, int] = {}
-        self.scratch_elements = program.scratch_chunks[rank] * chunk_elements
+        self.scratch_chunks = program.scratch_chunks[rank]
         self._rounds = []
         for one in program.rounds[rank]:
             operations = tuple(
@@ -60,18 +58,17 @@ class BoundProgram:
             messages += [(False, self._number(each.region), peers[each.peer]) for each in one.receives]
             if operations or messages:
                 self._rounds.append(BoundRound(operations, tuple(messages)))
-        self._slices = [
-            (region.buffer, region.offset * chunk_elements, region.chunks * chunk_elements) for region in self._regions
-        ]
 
     def _number(self, region: Region) -> int:
         return self._regions.setdefault(region, len(self._regions))
 
-    def run(self, buffers: dict[Buffer, Any], wire: MessageCarrier, combine: Any) -> None:
+    def run(self, buffers: dict[Buffer, Any], chunk_elements: int, wire: MessageCarrier, combine: Any) -> None:
         """Run it.
 
         Parameters
         ----------
+        chunk_elements
+            Elements of a chunk.
         buffers
             Tensors in one dimension and of one type, for all buffers that it uses.
         wire
@@ -79,7 +76,10 @@ class BoundProgram:
         combine
             Function of torch that takes two operands and ``out``.
         """
-        views = [buffers[buffer].narrow(0, first, length) for buffer, first, length in self._slices]
+        views = [
+            buffers[buffer].narrow(0, first * chunk_elements, chunks * chunk_elements)
+            for buffer, first, chunks in self._regions
+        ]
         # gloo's thread lets go of a message a little after it has come, and who throws the message away before waits for that.
         held = []
         for one in self._rounds:

@@ -60,6 +60,8 @@ class InstalledFile:
     ----------
     path, text
         Where it is, and what it says.
+    label
+        Name and digest of the content: the same on two ranks if the file is.
     kind, num_ranks, chunks
         Collective, ranks, and chunks of the whole buffer.
     min_bytes, max_bytes
@@ -68,6 +70,7 @@ class InstalledFile:
 
     path: Path
     text: str
+    label: str
     kind: Kind
     num_ranks: int
     chunks: int
@@ -75,11 +78,6 @@ class InstalledFile:
     max_bytes: int | None
     _plan: ExecutablePlan | None = None
     _compiled: dict[bool, CompiledProgram] = field(default_factory=dict)
-
-    @property
-    def label(self) -> str:
-        """Name and digest of the content: the same on two ranks if the file is."""
-        return f"{self.path.name} {hashlib.sha256(self.text.encode('utf-8', 'surrogateescape')).hexdigest()[:_DIGITS]}"
 
     @property
     def plan(self) -> ExecutablePlan:
@@ -217,14 +215,16 @@ def _read_file(path: Path) -> InstalledFile:
     chunks = _whole(values, "nchunksperloop", path)
     if not chunks:
         raise InputError("found 0, at least 1 is needed", path=str(path), field="nchunksperloop")
+    digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:_DIGITS]
     return InstalledFile(
-        path,
-        text,
-        kind,
-        num_ranks,
-        chunks,
-        _whole(values, "minBytes", path, 0),
-        _whole(values, "maxBytes", path, 0) or None,
+        path=path,
+        text=text,
+        label=f"{path.name} {digest}",
+        kind=kind,
+        num_ranks=num_ranks,
+        chunks=chunks,
+        min_bytes=_whole(values, "minBytes", path, 0),
+        max_bytes=_whole(values, "maxBytes", path, 0) or None,
     )
 
 

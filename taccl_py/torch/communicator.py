@@ -33,10 +33,12 @@ def load(path: str | Path, *, stall_seconds: float = STALL_SECONDS) -> Communica
     Raises
     ------
     InputError
-        If the directory cannot be read, holds no algorithm file, or one does not say what it is for.
+        If the directory cannot be read, holds no algorithm file, or one does not say what it is for; if the time is none.
     PackageMissing
         If there is no torch.
     """
+    if not stall_seconds > 0:
+        raise InputError(f"found {stall_seconds}, more than 0 is needed", path="load", field="stall_seconds")
     return Communicator(InstalledFiles(Path(path)), str(path), stall_seconds)
 
 

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from taccl_py.collective import Buffer, Kind
@@ -71,6 +72,7 @@ class GroupSeat:
     place: str
     recent: deque[tuple[int, str]] = field(default_factory=lambda: deque([(0, "")], maxlen=_RECENT))
     prepared: dict[Hashable, PreparedCall] = field(default_factory=dict)
+    _bound: dict[tuple[Path, bool], BoundProgram] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
 
     @property
@@ -93,24 +95,30 @@ class GroupSeat:
         heard: list[Any] = [None] * self.num_ranks
         own = (record.call, record.choice, record.error)
         self.torch.distributed.all_gather_object(heard, own, group=self.group)
-        require_agreement([CallRecord(*each) for each in heard], where)
+        try:
+            require_agreement([CallRecord(*each) for each in heard], where)
+        except InputError:
+            self.recent[-1] = (self.recent[-1][0], "refused")  # by all, who go on together
+            raise
 
     def prepare(self, call: TensorCall, choice: FileChoice) -> PreparedCall:
         """Compile a call for this rank."""
         text = f"{call.text} by {choice.label}"
         if choice.file is None:
             return PreparedCall(text, choice)
-        program = choice.file.compiled(in_place=choice.in_place)
-        bound = BoundProgram(program, self.rank, call.shape.elements // choice.file.chunks, self.peers)
+        key = choice.file.path, choice.in_place
+        if key not in self._bound:
+            program = choice.file.compiled(in_place=choice.in_place)
+            self._bound[key] = BoundProgram(program, self.rank, self.peers)
         as_bytes = None if call.output.device.type == "cpu" or is_known_to_nccl(call.output) else self.torch.uint8
         tag = int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()[:4], "big") % _TAGS
         carrier = MessageCarrier(self.torch.distributed, self.group, tag, as_bytes)
-        return PreparedCall(text, choice, bound, carrier)
+        return PreparedCall(text, choice, self._bound[key], carrier)
 
     def close(self) -> None:
         """Close the connections of the group: a process that waits for another one on it gets an error."""
         distributed = self.torch.distributed
-        if "gloo" not in str(distributed.get_backend(self.group)):
+        if "gloo" not in str(distributed.get_backend_config(self.group)):
             with contextlib.suppress(RuntimeError, AttributeError):
                 self.group.abort()
             return
@@ -164,8 +172,8 @@ def run_prepared(
     call: TensorCall, prepared: PreparedCall, seat: GroupSeat, scratch: Callable[[int, Any], Any]
 ) -> None:  # fmt: skip
     """Run the program of a prepared call on its tensors; `scratch` gives as many elements like those of a tensor."""
-    bound, carrier, shape = prepared.bound, prepared.carrier, call.shape
-    if bound is None or carrier is None:
+    file, bound, carrier, shape = prepared.choice.file, prepared.bound, prepared.carrier, call.shape
+    if file is None or bound is None or carrier is None:
         raise ValueError("the backend makes this call")
     output, source = call.output, call.source
     buffers = {Buffer.OUTPUT: output}
@@ -176,8 +184,9 @@ def run_prepared(
     elif not shape.in_place:
         first = seat.rank * source.numel() if shape.kind is Kind.ALLGATHER else 0
         output.narrow(0, first, source.numel()).copy_(source)
-    if bound.scratch_elements:
-        buffers[Buffer.SCRATCH] = scratch(bound.scratch_elements, output)
-    bound.run(buffers, carrier, call.arithmetic.function)
+    chunk_elements = shape.elements // file.chunks
+    if bound.scratch_chunks:
+        buffers[Buffer.SCRATCH] = scratch(bound.scratch_chunks * chunk_elements, output)
+    bound.run(buffers, chunk_elements, carrier, call.arithmetic.function)
     if call.arithmetic.is_mean:
         output.div_(seat.num_ranks)

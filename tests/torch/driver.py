@@ -122,9 +122,8 @@ def everywhere(make):
     }
 
 
-def is_sum(tensor):
-    """Whether an AllReduce of ones of the default group has given this."""
-    if not bool((tensor == dist.get_world_size()).all()):
+def require(is_right):
+    if not is_right:
         raise RuntimeError("wrong result")
 
 
@@ -173,7 +172,7 @@ def broken(folder, who):
 def summed(comm, elements, **how):
     ones = torch.ones(elements)
     comm.all_reduce(ones, **how)
-    is_sum(ones)
+    require(bool((ones == dist.get_world_size()).all()))
 
 
 def left(folder):
@@ -189,8 +188,7 @@ def left(folder):
             if dist.get_rank() in members:
                 small.all_reduce(ones, group=group)
                 small.broadcast(ones, src=members[1], group=group)
-                if ones.tolist() != 64 * [float(sum(members))]:
-                    raise RuntimeError("wrong result")
+                require(ones.tolist() == 64 * [float(sum(members))])
 
     def outside():
         if dist.get_rank() in (0, 2):
@@ -202,16 +200,22 @@ def left(folder):
         good.all_to_all_single(
             output, torch.full((size * (rank + 1),), float(rank)), list(range(1, size + 1)), size * [rank + 1]
         )
-        if output.tolist() != [float(src) for src in range(size) for _ in range(src + 1)]:
-            raise RuntimeError("wrong result")
+        require(output.tolist() == [float(src) for src in range(size) for _ in range(src + 1)])
 
     def averaged():
         ones = torch.full((64,), float(dist.get_rank()))
         good.all_reduce(ones, op=dist.ReduceOp.AVG)
-        if ones.tolist() != 64 * [(dist.get_world_size() - 1) / 2]:
-            raise RuntimeError("wrong result")
+        require(ones.tolist() == 64 * [(dist.get_world_size() - 1) / 2])
 
+    def copied(name, *, in_place):
+        """A call for the other placement than that of its file."""
+        require(compare(apart, name, 64, torch.float32, in_place=in_place) == 0)
+
+    apart = taccl_py.torch.load(Path(folder) / "apart")
     cases = {
+        "copied input": lambda: copied("all_reduce", in_place=True),
+        "copied part": lambda: copied("all_gather_into_tensor", in_place=False),
+        "copied whole": lambda: copied("all_to_all_single", in_place=False),
         "by a file": lambda: summed(good, 64),
         "average": averaged,
         "elements": lambda: summed(good, 63),
@@ -271,9 +275,10 @@ def dying(folder):
 
 
 def late(folder):
-    """One rank comes much later than the others, which is no error."""
+    """One rank comes much later than the others, which is no error, also after a call that all have refused."""
     comm, rank = taccl_py.torch.load(Path(folder) / "ring", stall_seconds=0.1), dist.get_rank()
     summed(comm, 64)
+    require(attempt(lambda: comm.all_reduce(torch.ones(32 if rank else 36)))[0])
     if rank == 1:
         time.sleep(3)
     return {"case": everywhere(lambda: summed(comm, 64))}

@@ -64,15 +64,17 @@ def run_all(file, inputs, outputs, *, in_place, chunk_elements, as_bytes=None):
     peers, post, errors = [10 + rank for rank in range(program.num_ranks)], Post(), []
 
     def work(rank):
-        bound = BoundProgram(program, rank, chunk_elements, peers)
-        buffers = {Buffer.SCRATCH: torch.empty(bound.scratch_elements, dtype=outputs[rank].dtype)}
+        bound = BoundProgram(program, rank, peers)
+        buffers = {Buffer.SCRATCH: torch.empty(bound.scratch_chunks * chunk_elements, dtype=outputs[rank].dtype)}
         if in_place:
             longer = Buffer.INPUT if program.input_chunks > program.output_chunks else Buffer.OUTPUT
             buffers[longer] = max(inputs[rank], outputs[rank], key=len)
         else:
             buffers |= {Buffer.INPUT: inputs[rank], Buffer.OUTPUT: outputs[rank]}
         try:
-            bound.run(buffers, MessageCarrier(thread_wire(post, peers[rank]), None, 7, as_bytes), torch.add)
+            bound.run(
+                buffers, chunk_elements, MessageCarrier(thread_wire(post, peers[rank]), None, 7, as_bytes), torch.add
+            )
         except Exception as error:
             errors.append(error)
 

@@ -75,6 +75,12 @@ def directories(tmp_path_factory):
         (folder / name).mkdir()
         (folder / name / "allreduce.xml").write_text(changed, encoding="utf-8")
     shutil.rmtree(folder / "eight")
+    (folder / "apart").mkdir()
+    for kind, placement in (("allreduce", "inplace"), ("allgather", "outofplace"), ("alltoall", "outofplace")):
+        text = (folder / "full" / f"{kind}.xml").read_text(encoding="utf-8")
+        (folder / "apart" / f"{kind}.xml").write_text(
+            text.replace(f'{placement}="1"', f'{placement}="0"'), encoding="utf-8"
+        )
     return folder
 
 
