@@ -1,9 +1,13 @@
-"""What a process of several does in these tests: ``python -m tests.torch.driver MODE DIRECTORY``."""
+"""What a process of several does in these tests: ``python -m tests.torch.driver PROCESSES MODE DIRECTORY``.
+
+The processes are copies of one that has imported everything, which takes longer than all they do.
+"""
 
 import itertools
 import json
 import logging
 import os
+import socket
 import sys
 import time
 from pathlib import Path
@@ -297,8 +301,8 @@ def by_store(error, seconds):
     return {"errors": [each[0] for each in found], "seconds": max(each[1] for each in found)}
 
 
-def main():
-    mode, folder = sys.argv[1:]
+def work(mode, folder):
+    """What each process does."""
     torch.set_num_threads(1)
     logging.getLogger("taccl_py.torch").addHandler(KEPT)
     dist.init_process_group("gloo")
@@ -306,6 +310,24 @@ def main():
     if dist.get_rank() == 0:
         sys.stdout.write(json.dumps({"log": KEPT.lines, **result}))
     dist.destroy_process_group()
+
+
+def main():
+    num_ranks, mode, folder = sys.argv[1:]
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": num_ranks}
+    children = []
+    for rank in range(int(num_ranks)):
+        child = os.fork()
+        if not child:
+            os.environ |= {"RANK": str(rank)}
+            work(mode, folder)
+            return
+        children.append(child)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    sys.exit(max(codes, key=abs))
 
 
 if __name__ == "__main__":

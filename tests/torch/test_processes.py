@@ -28,17 +28,13 @@ pytestmark = [
 ]
 
 
-def under_torchrun(num_ranks, mode, folder):
-    launcher = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        num_ranks,
-        "-m",
-        "tests.torch.driver",
-    ]
-    ended = run_processes([sys.executable, *launcher, mode, folder])
+def start(num_ranks, mode, folder):
+    """Run a mode of the driver in so many processes."""
+    return run_processes([sys.executable, "-m", "tests.torch.driver", num_ranks, mode, folder])
+
+
+def found_by(num_ranks, mode, folder):
+    ended = start(num_ranks, mode, folder)
     assert ended.code == 0, ended.err
     return ended.json
 
@@ -88,7 +84,7 @@ def directories(tmp_path_factory):
 def test_all_collectives_types_and_placements_are_as_torchs_own(tmp_path, num_ranks):
     for shape in ("full", "ring", "switch"):
         write_directory(tmp_path / shape, shape, num_ranks)
-    found = under_torchrun(num_ranks, "collectives", tmp_path)
+    found = found_by(num_ranks, "collectives", tmp_path)
     assert found["log"] == []  # all of them by files
     assert {row[1] for row in found["results"]} == {
         "all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single", "broadcast"
@@ -99,7 +95,7 @@ def test_all_collectives_types_and_placements_are_as_torchs_own(tmp_path, num_ra
 
 
 def test_calls_that_ranks_cannot_make_alike_are_errors_on_all_of_them_at_once(directories):
-    cases = under_torchrun(4, "refused", directories)["cases"]
+    cases = found_by(4, "refused", directories)["cases"]
     assert cases.pop("afterwards")["errors"] == 4 * [""]
     for name, case in cases.items():
         assert all(case["errors"]), name
@@ -123,7 +119,7 @@ def test_calls_that_ranks_cannot_make_alike_are_errors_on_all_of_them_at_once(di
 
 
 def test_what_no_file_serves_is_left_to_the_backend_and_told_once(directories):
-    cases = under_torchrun(4, "left", directories)["cases"]
+    cases = found_by(4, "left", directories)["cases"]
     outside = cases.pop("outside")["errors"]
     assert ["this process is not in the group" in error for error in outside] == [True, False, True, False]
     assert {name: case["errors"] for name, case in cases.items()} == dict.fromkeys(cases, 4 * [""])
@@ -147,21 +143,21 @@ def test_what_no_file_serves_is_left_to_the_backend_and_told_once(directories):
 @pytest.mark.parametrize("how", ["size", "function", "new", "backend", "argument"])
 def test_ranks_that_diverge_later_do_not_hang(directories, how):
     """Both calls have been agreed on before, or one of them is new, or is the backend's own, or one rank refuses its argument."""
-    found = under_torchrun(4, f"diverged_{how}", directories)
+    found = found_by(4, f"diverged_{how}", directories)
     assert all(found["errors"])
     assert all("ranks make different calls: rank" in error for error in found["errors"] if "contiguous" not in error)
     assert_took(found["seconds"], 20)
 
 
 def test_a_rank_that_comes_late_is_waited_for(directories):
-    found = under_torchrun(4, "late", directories)
+    found = found_by(4, "late", directories)
     assert found["case"]["errors"] == 4 * [""]
     assert [line for line in found["log"] if "not there yet: ranks [1]" in line] != []
 
 
 def test_a_rank_that_dies_ends_the_others(directories):
     """It ends without a word in the middle of a call; gloo's connections to it are closed."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 4, "-m", "tests.torch.driver"]
-    ended = run_processes([sys.executable, *launcher, "dying", directories])
+    ended = start(4, "dying", directories)
     assert ended.code != 0
+    assert "taccl_py.torch, rank 0: in all_reduce of 64 float32 elements (sum) by allreduce.xml" in ended.err
     assert_took(ended.seconds, 60)
