@@ -12,6 +12,9 @@ from taccl_py.torch.proof import require_right
 from taccl_py.torch.steps import CompiledProgram, LocalOperation, PeerMessage, RankRound, Region
 from taccl_py.torch.trace import TracedMessage, TracedProgram, trace_program
 
+# Operations among which one is looked for that joins the next one.
+_LOOK_BACK = 64
+
 
 def compile_program(plan: ExecutablePlan, *, in_place: bool) -> CompiledProgram:
     """Compile a program for all ranks, and prove that what was compiled does what the collective promises.
@@ -101,32 +104,46 @@ def _moved_operation(operation: LocalOperation, moved: dict[int, int]) -> LocalO
 
 
 def _join_operations(traced: TracedProgram) -> None:
-    """Make one operation of those that follow each other and join in all they touch, where the later one reads nothing of the earlier."""
+    """Make one operation of those of a round that join in all they touch."""
     for one in traced.rounds:
         for rank, operations in enumerate(one.operations):
             joined: list[LocalOperation] = []
             for operation in operations:
-                both = _joined(joined[-1], operation) if joined else None
-                if both is not None:
-                    joined[-1] = both
-                else:
+                if not _join_earlier(joined, operation):
                     joined.append(operation)
             one.operations[rank] = joined
 
 
+def _join_earlier(joined: list[LocalOperation], operation: LocalOperation) -> bool:
+    """Join an operation with an earlier one, if those between the two may as well come after it; whether there was one."""
+    for index in range(len(joined) - 1, max(-1, len(joined) - 1 - _LOOK_BACK), -1):
+        earlier = joined[index]
+        if _must_follow(operation, earlier):
+            return False
+        both = _joined(earlier, operation) or _joined(operation, earlier)
+        if both is not None:
+            joined[index] = both
+            return True
+    return False
+
+
+def _must_follow(later: LocalOperation, earlier: LocalOperation) -> bool:
+    """Whether one reads what the other writes, or both write the same."""
+    return any(region.overlaps(earlier.target) for region in later if region is not None) or any(
+        region.overlaps(later.target) for region in earlier[1:] if region is not None
+    )
+
+
 def _joined(one: LocalOperation, other: LocalOperation) -> LocalOperation | None:
-    if (one.second is None) is not (other.second is None):
-        return None
+    """Two that do not touch each other's targets as one, where the second goes on in memory where the first ends."""
     if not (one.target.joins(other.target) and one.first.joins(other.first)):
         return None
-    if any(region.overlaps(one.target) for region in (other.first, other.second) if region is not None):
-        return None
-    if any(region.overlaps(other.target) for region in (one.first, one.second) if region is not None):
-        return None
     target, first = one.target.with_next(other.target), one.first.with_next(other.first)
-    if one.second is None or other.second is None:
+    if one.second is None and other.second is None:
         return LocalOperation(target, first)
-    return LocalOperation(target, first, one.second.with_next(other.second)) if one.second.joins(other.second) else None
+    if one.second is None or other.second is None or not one.second.joins(other.second):
+        return None
+    return LocalOperation(target, first, one.second.with_next(other.second))
 
 
 # Scratch
