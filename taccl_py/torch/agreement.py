@@ -1,4 +1,4 @@
-"""What ranks tell each other before the first message of a call that is new to them, and what follows from it."""
+"""Agreement of ranks before the first message of a call that is new to them: what each is about to do, and an error where they differ."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class BoundRound:
 
 
 class BoundProgram:
-    """What one rank does, at any size.
+    """Program of one rank, for any size.
 
     Parameters
     ----------

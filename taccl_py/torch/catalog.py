@@ -27,7 +27,7 @@ _DIGITS = 12  # of a digest, for people
 
 @dataclass(frozen=True, slots=True)
 class CallShape:
-    """What a file is chosen by.
+    """Facts of a call by which a file is chosen.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class InstalledFile:
 
     @property
     def plan(self) -> ExecutablePlan:
-        """What it says, read when it is first asked for.
+        """Program of the file, read when it is first asked for.
 
         Raises
         ------
@@ -93,7 +93,7 @@ class InstalledFile:
         return self._plan
 
     def serves(self, shape: CallShape) -> bool:
-        """Whether it is for this collective, number of ranks and size."""
+        """True if it is for this collective, number of ranks and size."""
         fits = self.kind is shape.kind and self.num_ranks == shape.num_ranks and self.min_bytes <= shape.size_bytes
         return fits and (self.max_bytes is None or shape.size_bytes <= self.max_bytes)
 

@@ -128,7 +128,7 @@ def _join_earlier(joined: list[LocalOperation], operation: LocalOperation) -> bo
 
 
 def _must_follow(later: LocalOperation, earlier: LocalOperation) -> bool:
-    """Whether one reads what the other writes, or both write the same."""
+    """True if one reads what the other writes, or both write the same."""
     return any(region.overlaps(earlier.target) for region in later if region is not None) or any(
         region.overlaps(later.target) for region in earlier[1:] if region is not None
     )

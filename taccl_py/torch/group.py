@@ -161,7 +161,7 @@ def find_seat(torch: Any, group: Any, number: int) -> GroupSeat:
 
 
 def default_store(distributed: Any) -> Any:
-    """What all processes write into and read from; None where torch does not tell."""
+    """Store that all processes write into and read from; None where torch does not tell."""
     try:
         return distributed.distributed_c10d._get_default_store()
     except (AttributeError, ValueError, RuntimeError):

@@ -25,11 +25,11 @@ class Region(NamedTuple):
         return self.offset + self.chunks
 
     def overlaps(self, other: Region) -> bool:
-        """Whether any chunk is in both."""
+        """True if any chunk is in both."""
         return self.buffer is other.buffer and self.offset < other.end and other.offset < self.end
 
     def joins(self, other: Region) -> bool:
-        """Whether the other one begins where this one ends."""
+        """True if the other one begins where this one ends."""
         return self.buffer is other.buffer and self.end == other.offset
 
     def with_next(self, other: Region) -> Region:
@@ -54,7 +54,7 @@ class PeerMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RankRound:
-    """What a rank does in one round: operations in their order, then all messages as one group.
+    """One round of a rank: operations in their order, then all messages as one group.
 
     Attributes
     ----------

@@ -114,7 +114,7 @@ def type_name(tensor: Any) -> str:
 
 
 def is_known_to_nccl(tensor: Any) -> bool:
-    """Whether NCCL and RCCL have a type for its elements."""
+    """True if NCCL and RCCL have a type for its elements."""
     return type_name(tensor) in _KNOWN_TO_NCCL
 
 
@@ -274,7 +274,7 @@ def _newest(distributed: Any, name: str, older: str) -> Any:
 
 
 def is_in_place(kind: Kind, output: Any, source: Any, rank: int) -> bool:
-    """Whether input and output share memory as a call in place has them.
+    """True if input and output share memory as a call in place has them.
 
     Raises
     ------
