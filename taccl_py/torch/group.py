@@ -93,10 +93,11 @@ class GroupSeat:
             On all ranks, if they are not about to do the same.
         """
         heard: list[Any] = [None] * self.num_ranks
-        own = (record.call, record.choice, record.error)
+        own = (record.call, record.choice, record.error, self.place)
         self.torch.distributed.all_gather_object(heard, own, group=self.group)
+        self.place = heard[0][3]  # communicators are counted in each process, and not all may have made as many
         try:
-            require_agreement([CallRecord(*each) for each in heard], where)
+            require_agreement([CallRecord(*each[:3]) for each in heard], where)
         except InputError:
             self.recent[-1] = (self.recent[-1][0], "refused")  # by all, who go on together
             raise

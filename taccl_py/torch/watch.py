@@ -108,13 +108,14 @@ class CallWatch:
 
     def _watch(self) -> None:
         last: OpenCall | None = None
+        closed: OpenCall | None = None
         since, told = 0.0, False
         while not self._stopped.wait(min(1.0, self._stall_seconds / 4)):
             call, now = self._open, time.monotonic()
             if call is None or call is not last:
                 last, since, told = call, now, False
                 continue
-            if now - since < self._stall_seconds:
+            if call is closed or now - since < self._stall_seconds:
                 continue
             self._publish(call)
             found, missing = self._compare(call)
@@ -123,8 +124,8 @@ class CallWatch:
                     if self._open is call:
                         _LOG.error("rank %d: %s", call.rank, found)
                         call.close()
-                return
-            if not told and missing and now - since > _PATIENT_STALLS * self._stall_seconds:
+                        closed = call
+            elif not told and missing and now - since > _PATIENT_STALLS * self._stall_seconds:
                 told = True
                 _LOG.warning("rank %d waits in %s; not there yet: ranks %s", call.rank, call.text, missing)
 
