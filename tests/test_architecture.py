@@ -39,7 +39,7 @@ FENCED = {
     "matplotlib": ["report/"],
     "networkx": ["discover/"],
     "mpi4py": ["execute/"],
-    "torch": ["execute/"],
+    "torch": ["execute/", "torch/"],
     "mscclpp": ["execute/"],
 }
 
@@ -113,6 +113,28 @@ def test_the_simulator_loads_only_what_a_program_is():
 def test_what_runs_programs_loads_nothing_that_made_or_verified_them():
     others = ["synthesis", "solvers", "sketch", "topology", "schedule", "lowering", "verify", "simulate"]
     assert loaded_by("execute", others) == []
+
+
+def test_what_scripts_import_loads_no_torch_and_nothing_that_made_or_verified_programs():
+    """Torch is loaded by the call of `load`."""
+    others = [
+        "synthesis",
+        "solvers",
+        "sketch",
+        "topology",
+        "schedule",
+        "lowering",
+        "verify",
+        "simulate",
+        "cli",
+        "pipeline",
+    ]
+    assert loaded_by("torch", others) == []
+    program = "import sys, taccl_py.torch; print('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.returncode) == ("False\n", 0)
 
 
 def test_engines_load_neither_lowering_nor_verifiers():
