@@ -13,6 +13,7 @@ import click
 import pytest
 
 from taccl_py.cli import cli
+from taccl_py.releases import RELEASES
 from tests.conftest import UNKNOWN_NAMES
 
 ROOT = Path(__file__).parents[1]
@@ -341,6 +342,13 @@ def test_links_between_pages_lead_somewhere():
         Path(link).name for page, link in links if page.name == "README.md"
     }
     assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_readme_has_the_versions_of_runtimes():
+    rows = [line for line in README.splitlines() if re.match(r"\| `(executor|rccl|legacy|mscclpp)` \|", line)]
+    assert rows == [
+        f"| `{one.runtime}` | {one.versions} | {'yes' if one.loads_ours else 'no'} | {one.place} |" for one in RELEASES
+    ]
 
 
 def test_pictures_in_the_readme_exist():
