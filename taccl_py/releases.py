@@ -221,9 +221,14 @@ _ONLY_SUMS = (
     "the NCCL library of MSCCL++ does not tell a selector the operator, and plans only sum: leave sizes at which the program reduces "
     "by another one without a plan"
 )
-ASKED = frozenset(
-    {"allreduce", "allgather", "reducescatter", "broadcast"}
-)  # by MSCCL++'s NCCL library, src/ext/nccl/nccl.cc
+_MIXED = (
+    "plans by packets take turns with two halves of scratch by the number of the call, so a plan with a root between two calls can let a "
+    "fast rank overwrite packets that a slow one has not read: leave one of the two sorts out"
+)
+_ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+_PACKETS = frozenset({"ppkt", "rppkt", "cpkt", "gstorepkt"})
+# By MSCCL++'s NCCL library, src/ext/nccl/nccl.cc.
+_ASKED = frozenset({"allreduce", "allgather", "reducescatter", "broadcast"})
 
 
 def releases_of(runtime: str) -> tuple[Release, ...]:
@@ -248,7 +253,8 @@ def cautions_about(collectives: frozenset[str], operations: frozenset[str]) -> t
         for name, since in OPERATIONS_SINCE.items()
         if name in operations
     )
-    sums = (_ONLY_SUMS,) if collectives & {"allreduce", "reducescatter"} else ()
-    uncalled = sorted(collectives - ASKED)
+    sums = (_ONLY_SUMS,) if collectives & {"allreduce", "reducescatter", "reduce"} else ()
+    mixed = (_MIXED,) if collectives & _ROOTED and operations & _PACKETS else ()
+    uncalled = sorted(collectives - _ASKED)
     called = f"the NCCL library of MSCCL++ asks for no plan at {', '.join(uncalled)}: call execute for it"
-    return (*newer, *sums, called) if uncalled else (*newer, *sums)
+    return (*newer, *mixed, *sums, *((called,) if uncalled else ()))

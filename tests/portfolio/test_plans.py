@@ -89,3 +89,11 @@ def test_operations_are_those_of_loops_too():
     assert "plans only sum" in sums[0]
     assert newer[0] == "gstore is in these plans, which MSCCL++ has since 0.10"
     assert "asks for no plan at alltoall: call execute" in newer[1]
+
+
+@pytest.mark.parametrize(("collectives", "operations", "warned"), [
+    ({"broadcast", "allreduce"}, {"ppkt"}, True), ({"broadcast"}, {"put"}, False), ({"allgather"}, {"rppkt"}, False),
+])  # fmt: skip
+def test_roots_and_packets_are_not_mixed(collectives, operations, warned):
+    found = cautions_about(frozenset(collectives), frozenset(operations))
+    assert any("can let a fast rank overwrite packets" in one for one in found) == warned
