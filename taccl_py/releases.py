@@ -242,12 +242,12 @@ def loaded_by(runtime: str) -> str:
 
 
 def warnings_about(runtime: str) -> tuple[str, ...]:
-    """What goes wrong in some version of a runtime, a sentence each, without a full stop."""
+    """Faults of files in some version of a runtime, a sentence each, without a full stop."""
     return tuple(one.warning for one in releases_of(runtime) if one.warning)
 
 
 def cautions_about(collectives: frozenset[str], operations: frozenset[str]) -> tuple[str, ...]:
-    """What to mind with plans for MSCCL++ that are for these collectives and use these operations."""
+    """Cautions about plans for MSCCL++ that are for these collectives and use these operations."""
     newer = tuple(
         f"{name} is in these plans, which MSCCL++ has since {since}"
         for name, since in OPERATIONS_SINCE.items()

@@ -152,7 +152,7 @@ class MscclppSession(MpiSession):
         given = memory.whole(Buffer.INPUT, cells.empty(plan.input_chunks, cut.chunk_elements))
         wanted = memory.whole(Buffer.OUTPUT, cells.empty(plan.output_chunks, cut.chunk_elements))
         described = taccl_plans.describe(parse_json(read_text(Path(plan.name)), plan.name), plan.name, plan.root)
-        plans = taccl_plans.Plans((described,), Path(), self.rank, plan.num_ranks)
+        plans = taccl_plans.PlanRegistry((described,), Path(), self.rank, plan.num_ranks)
         size_bytes = described.counted_chunks * cut.chunk_elements * call.data_type.size_bytes
 
         def launch(stream: int) -> None:

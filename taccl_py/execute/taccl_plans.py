@@ -43,7 +43,7 @@ class PlanError(RuntimeError):
     """One sentence on what is wrong and what to do."""
 
 
-class Plan(NamedTuple):
+class RegisteredPlan(NamedTuple):
     """A plan, and the calls that it is for.
 
     Attributes
@@ -88,11 +88,11 @@ class Plan(NamedTuple):
         return self.alignment_bytes * self.counted_chunks
 
     def takes(self, size_bytes: int) -> bool:
-        """Whether it runs at a size."""
+        """True if it runs at a size."""
         return self.min_bytes <= size_bytes <= self.max_bytes and size_bytes > 0 and size_bytes % self.unit_bytes == 0
 
 
-def describe(value: Mapping[str, Any], file: str, root: int = -1) -> Plan:
+def describe(value: Mapping[str, Any], file: str, root: int = -1) -> RegisteredPlan:
     """For which calls a plan is, by its JSON; `root` is what it does not tell.
 
     Raises
@@ -102,7 +102,7 @@ def describe(value: Mapping[str, Any], file: str, root: int = -1) -> Plan:
     """
     try:
         gpus = value["gpus"]
-        return Plan(
+        return RegisteredPlan(
             file=file,
             name=str(value["name"]),
             collective=str(value["collective"]),
@@ -134,7 +134,7 @@ def _ranks_per_node(gpus: Sequence[Mapping[str, Any]]) -> int:
     return next((size for size in sizes if all(a // size == b // size for a, b in pairs)), len(gpus))
 
 
-def read_table(folder: str | os.PathLike[str] = _HERE) -> tuple[Plan, ...]:
+def read_table(folder: str | os.PathLike[str] = _HERE) -> tuple[RegisteredPlan, ...]:
     """Plans of a folder, as its table lists them.
 
     Raises
@@ -147,7 +147,7 @@ def read_table(folder: str | os.PathLike[str] = _HERE) -> tuple[Plan, ...]:
         table = json.loads(path.read_text(encoding="utf-8"))
         if (table["format"], table["version"]) != (FORMAT, VERSION):
             raise PlanError(f"{path} is of another version than this module; run taccl install again")
-        plans = tuple(Plan(**one) for one in table["plans"])
+        plans = tuple(RegisteredPlan(**one) for one in table["plans"])
     except OSError as error:
         raise PlanError(f"{path} cannot be read ({error.strerror}); run taccl install again") from None
     except (KeyError, TypeError, ValueError) as error:
@@ -158,8 +158,8 @@ def read_table(folder: str | os.PathLike[str] = _HERE) -> tuple[Plan, ...]:
     return plans
 
 
-class Plans:
-    """Plans for one number of ranks.
+class PlanRegistry:
+    """Plans for one number of ranks, made ready for MSCCL++.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ class Plans:
 
     def __init__(
         self,
-        plans: Sequence[Plan],
+        plans: Sequence[RegisteredPlan],
         folder: str | os.PathLike[str],
         rank: int,
         num_ranks: int,
@@ -204,7 +204,7 @@ class Plans:
 
     def choose(
         self, collective: str, size_bytes: int, *, in_place: bool, ranks_per_node: int, root: int = -1
-    ) -> Plan | None:
+    ) -> RegisteredPlan | None:
         """Return the plan for a call, or None."""
         reach = self._domain or ranks_per_node
         for plan in self.plans:
@@ -214,7 +214,7 @@ class Plans:
                 return plan
         return None
 
-    def algorithm(self, plan: Plan, rank: int | None = None) -> Any:
+    def algorithm(self, plan: RegisteredPlan, rank: int | None = None) -> Any:
         """Return a plan as MSCCL++'s Algorithm, for this process or for the rank that it has in a communicator."""
         place = self.rank if rank is None else rank
         if (plan.name, place) not in self._algorithms:
@@ -299,7 +299,7 @@ class Plans:
 
     def run(  # noqa: PLR0913
         self,
-        plan: Plan,
+        plan: RegisteredPlan,
         communicator: Any,
         executor: Any,
         input_address: int,
@@ -323,13 +323,13 @@ def load(
     *,
     ranks_per_domain: int | None = None,
     folder: str | os.PathLike[str] = _HERE,
-) -> Plans:
+) -> PlanRegistry:
     """Plans of a folder for this process; rank and number of ranks are those of the launcher where they are None.
 
     Raises
     ------
     PlanError
-        As `read_table` and `Plans` do, or if no launcher tells the rank.
+        As `read_table` and `PlanRegistry` do, or if no launcher tells the rank.
     """
     if rank is None or num_ranks is None:
         told = next((pair for pair in _LAUNCHERS if all(name in os.environ for name in pair)), None)
@@ -338,7 +338,7 @@ def load(
                 "no launcher tells rank and number of ranks; name them, or start with torchrun, mpirun or srun"
             )
         rank, num_ranks = (int(os.environ[name]) for name in told)
-    return Plans(read_table(folder), folder, rank, num_ranks, ranks_per_domain=ranks_per_domain)
+    return PlanRegistry(read_table(folder), folder, rank, num_ranks, ranks_per_domain=ranks_per_domain)
 
 
 def register(
@@ -347,7 +347,7 @@ def register(
     *,
     ranks_per_domain: int | None = None,
     folder: str | os.PathLike[str] = _HERE,
-) -> Plans:
+) -> PlanRegistry:
     """Make MSCCL++'s NCCL library run the plans, in communicators that are made from now on; see `load`."""
     plans = load(rank, num_ranks, ranks_per_domain=ranks_per_domain, folder=folder)
     import mscclpp.ext
@@ -360,7 +360,7 @@ def register(
 
 
 def _is_in_place(request: Any) -> bool:
-    """Whether a call is in place, as NCCL defines it; the request's own answer is wrong for a ReduceScatter."""
+    """True if a call is in place, as NCCL defines it; the request's own answer is wrong for a ReduceScatter."""
     given, wanted = request.input_buffer, request.output_buffer
     if request.collective == "allgather":
         return bool(given == wanted + request.rank * request.message_size)

@@ -181,7 +181,7 @@ def chunks_of_size(program: Program, runtime: Runtime | None = None) -> int:
 
 
 def count_divisor(program: Program) -> int:
-    """What has to divide the count of a call, which these three collectives give for each rank, so that runtimes take the file."""
+    """Divisor that the count of a call must have for runtimes to take the file; three collectives count for each rank."""
     for_each_rank = program.kind in (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLTOALL)
     chunks = program.num_chunks_per_loop
     return chunks // math.gcd(chunks, len(program.gpus) if for_each_rank else 1)

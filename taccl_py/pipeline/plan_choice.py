@@ -40,7 +40,7 @@ class PlanChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class _Trial:
+class _TimedPlan:
     """A plan that nobody has verified yet, with its options and its replay."""
 
     options: PlanOptions
@@ -93,9 +93,11 @@ def choose_plan(
     return PlanChoice(lower_plan_and_verify(schedule, wanted), wanted.instances, chosen.runtime_us)
 
 
-def _fastest(schedule: Schedule, options: PlanOptions, profile: RuntimeProfile, instances: int | None) -> _Trial | None:
+def _fastest(
+    schedule: Schedule, options: PlanOptions, profile: RuntimeProfile, instances: int | None
+) -> _TimedPlan | None:
     """The fastest plan with a protocol; None if it has none that the runtime runs at the size."""
-    best: _Trial | None = None
+    best: _TimedPlan | None = None
     for number in [instances] if instances is not None else _doubled():
         trial = None
         with suppress(LoweringError):
@@ -113,17 +115,17 @@ def _doubled() -> Iterator[int]:
         number *= 2
 
 
-def _tried(schedule: Schedule, options: PlanOptions, profile: RuntimeProfile) -> _Trial | None:
+def _tried(schedule: Schedule, options: PlanOptions, profile: RuntimeProfile) -> _TimedPlan | None:
     """A plan, timed; None if the runtime does not run it at the schedule's size."""
     size_bytes = schedule.size_bytes
     lowered = lower_plan(schedule, options)
     if size_bytes is None or round(size_bytes) % lowered.plan.unit_bytes:
         return None
     replay = RuntimePlanReplay(lowered.plan, schedule.collective.kind, schedule.topology, profile)
-    return _Trial(options, lowered, replay, replay.time_us(size_bytes))
+    return _TimedPlan(options, lowered, replay, replay.time_us(size_bytes))
 
 
-def _end_of_packets(packets: _Trial, plain: _Trial, size_bytes: float) -> int:
+def _end_of_packets(packets: _TimedPlan, plain: _TimedPlan, size_bytes: float) -> int:
     """Largest of the doublings of a size at which packets are faster, or the plan ends."""
     last = round(size_bytes)
     for _ in range(_MOST_DOUBLINGS):

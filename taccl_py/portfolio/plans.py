@@ -78,7 +78,7 @@ class PlanOffer:
         return canonical_json(self.installed)
 
     @property
-    def registered(self) -> taccl_plans.Plan:
+    def registered(self) -> taccl_plans.RegisteredPlan:
         """Its row in the table."""
         root = -1 if self.root is None else self.root
         return taccl_plans.describe(self.installed, f"{PLAN_FOLDER}/{self.file_name}", root)

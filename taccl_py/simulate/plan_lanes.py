@@ -1,4 +1,4 @@
-"""What threadblocks of an MSCCL++ plan wait for: directions of channels, semaphores, and cells of scratch where packets come."""
+"""Things that threadblocks of an MSCCL++ plan wait for: directions of channels, semaphores, and cells of scratch where packets come."""
 
 from __future__ import annotations
 

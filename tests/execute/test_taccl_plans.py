@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from taccl_py.execute import taccl_plans
-from taccl_py.execute.taccl_plans import Plan, PlanError, Plans, describe
+from taccl_py.execute.taccl_plans import PlanError, PlanRegistry, RegisteredPlan, describe
 from tests.execute import mscclpp_standin
 from tests.execute.mscclpp_standin import DataType, Library, Request
 
@@ -260,5 +260,5 @@ def test_it_imports_nothing_of_taccl():
     spec = importlib.util.spec_from_file_location("alone", taccl_plans.__file__)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert module.Plan._fields == Plan._fields
-    assert module.Plans.__doc__ == Plans.__doc__
+    assert module.RegisteredPlan._fields == RegisteredPlan._fields
+    assert module.PlanRegistry.__doc__ == PlanRegistry.__doc__

@@ -24,7 +24,7 @@ def test_what_is_written_is_a_table_the_module_and_plans_of_their_own_names():
     found = install_plans([offer(), offer(65 * KIB, 128 * KIB)], trim=False)
     names = [f"allreduce-0016-in-{low:020d}-{high:020d}" for low, high in ((KIB, 64 * KIB), (65 * KIB, 128 * KIB))]
     assert sorted(found.texts) == [*(f"plans/{name}.json" for name in names), taccl_plans.TABLE, MODULE]
-    table = [taccl_plans.Plan(**one) for one in json.loads(found.texts[taccl_plans.TABLE])["plans"]]
+    table = [taccl_plans.RegisteredPlan(**one) for one in json.loads(found.texts[taccl_plans.TABLE])["plans"]]
     assert [(one.name, one.file) for one in table] == [(name, f"plans/{name}.json") for name in names]
     for one in table:
         value = json.loads(found.texts[one.file])

@@ -70,10 +70,10 @@ def packet_gpus(schedule: Schedule, instances: int, *, in_place: bool) -> tuple[
     places = Places(BufferSizes(collective, instances, exact=False), in_place)
     stream = make_tasks(schedule, places, frozenset(range(len(schedule.messages))))
     tasks = [item for item in stream.items if not isinstance(item, Landing)]
-    tasks = [number for number in tasks if stream.tasks[number].deed is not TaskKind.ARRIVE]
+    tasks = [number for number in tasks if stream.tasks[number].kind is not TaskKind.ARRIVE]
     _require_single_packets(stream)
     posts = _posts(stream)
-    wires = _Wires.of(stream, posts, collective.num_ranks)
+    wires = _PacketChannels.of(stream, posts, collective.num_ranks)
     return tuple(
         _Rank(rank, stream, posts, wires, [number for number in tasks if stream.tasks[number].rank == rank]).gpu(
             collective.input_chunks * instances, collective.output_chunks * instances
@@ -87,12 +87,12 @@ def _posts(stream: TaskStream) -> list[Post]:
     sender = {
         cell: task.rank
         for task in stream.tasks
-        if task.deed is TaskKind.PUT and task.writes is not None
+        if task.kind is TaskKind.PUT and task.writes is not None
         for cell in cells_of(task.peer, task.writes)
     }
     posts = whole_posts(stream)
     for number, task in enumerate(stream.tasks):
-        if task.deed is TaskKind.COPY and posts[number].peer == HUB and task.reads[0].buffer is Buffer.SCRATCH:
+        if task.kind is TaskKind.COPY and posts[number].peer == HUB and task.reads[0].buffer is Buffer.SCRATCH:
             first = next(cells_of(task.rank, task.reads[0]))
             posts[number] = Post(task.rank, sender.get(first, HUB), task.instance)
     return posts
@@ -104,7 +104,7 @@ def _require_single_packets(stream: TaskStream) -> None:
     for task in stream.tasks:
         if task.writes is None or task.writes.buffer is not Buffer.SCRATCH:
             continue
-        cells = set(cells_of(task.peer if task.deed is TaskKind.PUT else task.rank, task.writes))
+        cells = set(cells_of(task.peer if task.kind is TaskKind.PUT else task.rank, task.writes))
         if seen & cells:
             raise beyond(
                 "protocol",
@@ -114,18 +114,18 @@ def _require_single_packets(stream: TaskStream) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wires:
+class _PacketChannels:
     """Channels of every rank, by type the peers in order, and which of those to its peer each threadblock that sends has."""
 
     peers: tuple[dict[str, tuple[int, ...]], ...]
     number: dict[Post, int]
 
     @staticmethod
-    def of(stream: TaskStream, posts: Sequence[Post], num_ranks: int) -> _Wires:
+    def of(stream: TaskStream, posts: Sequence[Post], num_ranks: int) -> _PacketChannels:
         """As many channels between two ranks as the one with more threadblocks needs that send to the other."""
         sending: dict[Post, str] = {}
         for post, task in zip(posts, stream.tasks, strict=True):
-            if task.deed is TaskKind.PUT:
+            if task.kind is TaskKind.PUT:
                 sending[post] = PORT if task.remote else MEMORY
         number: dict[Post, int] = {}
         count: Counter[tuple[int, int]] = Counter()
@@ -141,7 +141,7 @@ class _Wires:
                 if kind is not None:
                     peers[kind] += [peer] * max(count[rank, peer], count[peer, rank])
             found.append({kind: tuple(each) for kind, each in peers.items() if each})
-        return _Wires(tuple(found), number)
+        return _PacketChannels(tuple(found), number)
 
     def channel(self, post: Post, kind: str) -> int:
         """Number of a threadblock's channel among those of its type."""
@@ -178,7 +178,7 @@ class _Rank:
     """The program of one rank."""
 
     def __init__(
-        self, rank: int, stream: TaskStream, posts: Sequence[Post], wires: _Wires, numbers: Sequence[int]
+        self, rank: int, stream: TaskStream, posts: Sequence[Post], wires: _PacketChannels, numbers: Sequence[int]
     ) -> None:  # fmt: skip
         self._rank = rank
         self._stream = stream
@@ -190,7 +190,7 @@ class _Rank:
             {
                 RemoteBuffer(task.peer, Buffer.SCRATCH, PORT if task.remote else MEMORY)
                 for task in (stream.tasks[number] for number in numbers)
-                if task.deed is TaskKind.PUT
+                if task.kind is TaskKind.PUT
             },
             key=lambda one: (one.rank, one.channel_type),
         )
@@ -258,11 +258,11 @@ class _Rank:
         if task.writes is None:
             raise ValueError("a task by packets writes no cells")
         source, packed = task.reads[0], task.reads[0].buffer is Buffer.SCRATCH
-        if task.deed is TaskKind.PUT:
+        if task.kind is TaskKind.PUT:
             block.touch(task.reads, ())
             self._send(block, task, source, packed=packed)
             return
-        if task.writes.buffer is Buffer.SCRATCH and (packed or task.deed is TaskKind.REDUCE):
+        if task.writes.buffer is Buffer.SCRATCH and (packed or task.kind is TaskKind.REDUCE):
             raise beyond(
                 "protocol",
                 f"rank {self._rank} passes on a sum that it does not keep, or collects what it has not kept, which is not done by packets "
@@ -273,7 +273,7 @@ class _Rank:
             block.operations.append(Operation("cpkt", sources=(source,), target=task.writes))
             return
         block.touch(task.reads, (task.writes,))
-        if task.deed is TaskKind.COPY:
+        if task.kind is TaskKind.COPY:
             name = "upkt" if packed else "copy"
             block.operations.append(Operation(name, sources=(source,), target=task.writes))
             return
@@ -343,7 +343,7 @@ def _before(
             if cells.buffer is not Buffer.SCRATCH:
                 found |= {writer[cell]} if cell in writer else set()
                 readers.setdefault(cell, []).append(number)
-    if task.deed is not TaskKind.PUT and task.writes is not None:
+    if task.kind is not TaskKind.PUT and task.writes is not None:
         for cell in cells_of(task.rank, task.writes) if task.writes.buffer is not Buffer.SCRATCH else ():
             found |= {writer[cell]} if cell in writer else set()
             found.update(readers.get(cell, ()))
