@@ -179,7 +179,8 @@ def _settle(schedule: Schedule, places: Places) -> _PlanParts:
         wiring = wire_up(stream, posts, signals, schedule.topology.node_of)
         ranks = range(schedule.collective.num_ranks)
         draft = _PlanParts(stream, wiring, tuple(emit_blocks(rank, stream, posts, signals, wiring) for rank in ranks))
-        _require_few(draft)
+        for rank, blocks in enumerate(draft.blocks):
+            require_threadblocks(rank, len(blocks))
         crowded = dict(_too_large(draft))
         if not crowded:
             return draft
@@ -218,16 +219,3 @@ def _require_room(stream: TaskStream, posts: tuple[Post, ...], num_ranks: int) -
             f"{len(stream.tasks)} puts, copies and reductions in {len(everybody)} threadblocks are too many to be ordered; use "
             "fewer ranks, chunks or instances",
         )
-
-
-def _require_few(draft: _PlanParts) -> None:
-    """Refuse more threadblocks or semaphores on a GPU than there are."""
-    for rank, blocks in enumerate(draft.blocks):
-        require_threadblocks(rank, len(blocks))
-        semaphores = draft.wiring.num_semaphores(rank)
-        if semaphores > MSCCLPP.max_semaphores:
-            raise beyond(
-                "semaphores",
-                f"rank {rank} needs {semaphores} semaphores between its threadblocks, and {MSCCLPP.title} has "
-                f"{MSCCLPP.max_semaphores}; use fewer instances, or a schedule with fewer messages",
-            )

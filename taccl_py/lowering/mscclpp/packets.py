@@ -15,7 +15,7 @@ gone out and another one has come back does not order memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from taccl_py.collective import ROOTED, Buffer
@@ -203,16 +203,12 @@ class _Rank:
             self._add(blocks.setdefault(self._posts[number], _Block()), number)
         require_threadblocks(self._rank, len(blocks))
         longest = max((len(block.operations) for block in blocks.values()), default=0)
-        for limit, needed, most in (
-            ("max_operations", longest, MSCCLPP.max_operations),
-            ("semaphores", len(self._semaphores), MSCCLPP.max_semaphores),
-        ):
-            if needed > most:
-                raise beyond(
-                    limit,
-                    f"rank {self._rank} needs {needed} {limit.removeprefix('max_')} for a plan by packets, and {MSCCLPP.title} has "
-                    f"{most}; use protocol Simple, fewer instances, or a schedule with fewer messages",
-                )
+        if longest > MSCCLPP.max_operations:
+            raise beyond(
+                "max_operations",
+                f"a threadblock of rank {self._rank} has {longest} operations in a plan by packets, and {MSCCLPP.title} allows "
+                f"{MSCCLPP.max_operations}; use protocol Simple, or a schedule with fewer messages",
+            )
         return PlanGpu(
             rank=self._rank,
             input_chunks=input_chunks,
@@ -242,7 +238,7 @@ class _Rank:
         post = self._posts[number]
         acquired = [self._semaphores[self._posts[one], post] for one in self._heard.get(number, ())]
         if acquired:
-            block.operations.append(Operation("sem_acquire", semaphores=tuple(sorted(acquired))))
+            block.operations += _on_semaphores("sem_acquire", sorted(acquired))
             block.has_waited = True
         self._do(block, self._stream.tasks[number])
         released = sorted(
@@ -252,7 +248,7 @@ class _Rank:
         )  # fmt: skip
         if released:
             block.meet()
-            block.operations.append(Operation("sem_release", semaphores=tuple(released)))
+            block.operations += _on_semaphores("sem_release", released)
 
     def _do(self, block: _Block, task: BlockTask) -> None:
         if task.writes is None:
@@ -297,6 +293,12 @@ class _Rank:
         block.operations.append(Operation(name, kind, channels, sources=(source,), target=task.writes, remote=0))
         if task.remote:
             block.pending.clear()  # all threads meet inside, before the proxy is asked (handleReadPutPackets)
+
+
+def _on_semaphores(name: str, numbers: Sequence[int]) -> Iterator[Operation]:
+    """As many operations as are needed to name all."""
+    for first in range(0, len(numbers), MSCCLPP.max_semaphores):
+        yield Operation(name, semaphores=tuple(numbers[first : first + MSCCLPP.max_semaphores]))
 
 
 def _local_words(

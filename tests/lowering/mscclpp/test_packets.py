@@ -81,6 +81,16 @@ def test_what_one_threadblock_copies_another_one_passes_on_after_a_semaphore():
     assert not found & {"signal", "wait", "rlxsignal", "rlxwait"}
 
 
+def test_an_operation_names_at_most_sixteen_semaphores():
+    """The hub of a sum of 20 ranks tells a threadblock for each other rank."""
+    value = lowered(direct_allreduce(20), OUT)
+    named = [
+        one["semaphore_ids"] for tb in value["gpus"][0]["threadblocks"] for one in tb["ops"] if "semaphore_ids" in one
+    ]
+    assert len(value["gpus"][0]["semaphores"]) > 16
+    assert max(map(len, named)) == 16
+
+
 @pytest.mark.parametrize("name", FREE)
 @pytest.mark.parametrize("options", [IN, OUT], ids=["in", "out"])
 @pytest.mark.parametrize("instances", [1, 2])
