@@ -42,8 +42,8 @@ def load_mscclpp() -> Any:
         return taccl_plans.load_mscclpp()
     except taccl_plans.PlanError as error:
         raise PackageMissing(
-            f"--with mscclpp cannot run plans here: {error}",
-            f"build it from {MSCCLPP.version}, as https://microsoft.github.io/mscclpp/quickstart.html says",
+            f"--with mscclpp needs the Python package mscclpp: {error}",
+            f"take {MSCCLPP.version}, as https://microsoft.github.io/mscclpp/quickstart.html says",
         ) from None
 
 

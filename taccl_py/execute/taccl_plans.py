@@ -380,9 +380,7 @@ def load_mscclpp() -> Any:
     try:
         import mscclpp
     except ImportError as error:
-        raise PlanError(
-            f"the Python package mscclpp cannot be imported ({error}); build MSCCL++ 0.9 or newer"
-        ) from None
+        raise PlanError(f"mscclpp cannot be imported ({error}); build MSCCL++ 0.9 or newer") from None
     if not hasattr(mscclpp, "Algorithm"):
         found = getattr(mscclpp, "__version__", "an old version")
         raise PlanError(f"mscclpp is {found}, which has no algorithms to register; build MSCCL++ 0.9 or newer")

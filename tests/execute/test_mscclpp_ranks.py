@@ -144,7 +144,9 @@ def test_switch_channels_need_other_memory(session):
 
 def test_without_the_package_it_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "mscclpp", None)
-    with pytest.raises(PackageMissing, match="the Python package mscclpp cannot be imported") as caught:
+    with pytest.raises(
+        PackageMissing, match="--with mscclpp needs the Python package mscclpp: mscclpp cannot be imported"
+    ) as caught:
         MscclppSession(5.0)
     assert caught.value.exit_code == 6
 
