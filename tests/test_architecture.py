@@ -270,14 +270,16 @@ def test_every_tuned_number_says_what_it_is_and_why_it_is_so():
 
 
 def test_nothing_is_asserted_and_nothing_below_the_command_line_asks_for_the_users_surroundings():
-    """Input is refused with a sentence; files are those that the caller names."""
+    """Input is refused with a sentence; files are those that the caller names. A module that is installed alone is its own command."""
     surroundings = {"environ", "getenv", "getcwd", "cwd", "chdir", "argv"}
     found = []
     for path, tree in trees().items():
         for node in ast.walk(tree):
             asserts = isinstance(node, ast.Assert)
             asks = (
-                isinstance(node, ast.Attribute) and node.attr in surroundings and not name_of(path).startswith("cli/")
+                isinstance(node, ast.Attribute)
+                and node.attr in surroundings
+                and not name_of(path).startswith(("cli/", "execute/taccl_plans.py"))
             )
             if asserts or asks:
                 found.append(f"{name_of(path)}:{node.lineno}")
