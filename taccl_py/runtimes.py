@@ -25,7 +25,7 @@ MAX_PEERS_PER_CHANNEL = 32  # MSCCL_MAX_NUM_THREAD_BLOCKS_PER_CHANNEL
 MAX_OFFSET = 32767  # int16
 V100_THREADBLOCKS = 80  # its SMs; the runtimes for NVIDIA's GPUs are verified by the 108 of an A100
 CUSTOM = "custom"  # spelling of a collective that the runtime knows nothing of
-PLAN_FOLDER = "default"  # where MSCCL++ keeps plans, in its cache directory MSCCLPP_CACHE_DIR
+PLAN_FOLDER = "plans"  # where an installation keeps MSCCL++ plans, beside the module that registers them
 LEGACY_CONFIG = "msccl-config.xml"  # what we call the file that tells the legacy runtime which files to load
 LOOP_LIMIT = 65536  # MSCCL_MAX_ITER
 

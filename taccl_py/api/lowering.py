@@ -15,16 +15,18 @@ from taccl_py.errors import InputError
 from taccl_py.jsonio import read_text
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.mscclpp import PlanOptions
+from taccl_py.lowering.plan import PACKETS, SIMPLE
 from taccl_py.lowering.program import Protocol
 from taccl_py.pipeline.conversion import Conversion, convert_and_verify
-from taccl_py.pipeline.deliver import Lowered, lower_and_verify, lower_best, lower_plan_and_verify
+from taccl_py.pipeline.deliver import Lowered, lower_and_verify, lower_best
+from taccl_py.pipeline.plan_choice import choose_plan
 from taccl_py.pipeline.search import require_valid
 from taccl_py.pipeline.select import choose_for, lower_under
 from taccl_py.profiles.catalog import select_profile
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.runtimes import MSCCLPP, RUNTIMES
 from taccl_py.schedule.ir import Schedule
-from taccl_py.simulate.plan_replay import RuntimePlanReplay, replay_plan
+from taccl_py.simulate.plan_replay import replay_plan
 from taccl_py.solvers.limits import Over, never
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.engine import Synthesis
@@ -171,7 +173,7 @@ def lower(
         ``in``, ``out`` or ``both``: how the user's buffers may lie. An MSCCL++ plan knows one; ``both`` is in place there, and out of place
         for AllToAll.
     protocol
-        ``Simple``, ``LL`` or ``LL128``; ``auto``: the fastest one.
+        ``Simple``, ``LL`` or, for XML, ``LL128``; ``auto``: the fastest one.
     instances
         Parts of every chunk, with threadblocks of their own. None: what is fastest under the profile, and 1 without one.
 
@@ -222,19 +224,19 @@ def lower(
 def _lower_plan(
     schedule: Schedule, profile: RuntimeProfile, placement: str, protocol: str, instances: int | None
 ) -> LoweredFile:
-    if protocol not in (AUTO, str(Protocol.SIMPLE)):
+    if protocol not in (AUTO, SIMPLE, PACKETS):
         raise InputError(
-            f"plans for {MSCCLPP.title} are made for {Protocol.SIMPLE} only, found {protocol}; leave it out",
+            f"plans for {MSCCLPP.title} have protocol {SIMPLE} or {PACKETS}, found {protocol}; leave it out",
             path="command line", field="--protocol",
         )  # fmt: skip
-    parts = _instances(instances)
-    made = lower_plan_and_verify(schedule, PlanOptions(placement_of(placement), parts))
+    _instances(instances)
+    asked = None if protocol == AUTO else protocol
+    choice = choose_plan(schedule, PlanOptions(placement_of(placement)), profile, asked, instances)
+    made = choice.lowered
     replay = replay_plan(made.plan, schedule.collective.kind, schedule.topology, schedule.chunk_bytes)
-    kind, topology, size_bytes = schedule.collective.kind, schedule.topology, schedule.size_bytes
-    runtime_us = None
-    if not profile.is_neutral and size_bytes is not None:
-        runtime_us = RuntimePlanReplay(made.plan, kind, topology, profile).time_us(size_bytes)
-    return LoweredFile(made.text, schedule, made.plan, MSCCLPP.name, profile, parts, replay.makespan_us, runtime_us)
+    return LoweredFile(
+        made.text, schedule, made.plan, MSCCLPP.name, profile, choice.instances, replay.makespan_us, choice.runtime_us
+    )
 
 
 def _protocol(name: str) -> Protocol | None:

@@ -76,7 +76,7 @@ _COMMANDS = {
     "profile": ("taccl_py.cli.profile:profile", "Measure alpha, beta and the ports that links share."),
     "runtime": (
         "taccl_py.cli.runtime:runtime",
-        "List, show and fit runtime profiles: launch, protocols, threadblocks.",
+        "List, show and fit runtime profiles; which versions of runtimes load what.",
     ),
     "sketch": ("taccl_py.cli.sketch:sketch", "List, show, validate and suggest sketches."),
     "doctor": (

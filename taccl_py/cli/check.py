@@ -14,6 +14,7 @@ from taccl_py.cli.options import KIND, echo_json, json_option, told_runtime, tol
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact, Unsupported, UnsupportedFeature, Violation
 from taccl_py.jsonio import format_of, parse_json, read_text
+from taccl_py.releases import DEFAULT_FOLDER
 from taccl_py.report.tables import INDEX_FORMATS, SUMMARY_FILE, SUMMARY_FORMAT
 from taccl_py.runtimes import LEGACY, MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
 from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
@@ -209,8 +210,8 @@ def _verify_directory(path: Path, runtime: Runtime, kind: Kind | None, root: int
 
 
 def _plans_in(path: Path) -> list[Path]:
-    """Files of a folder of MSCCL++ plans, or of a cache directory with one; empty if it is something else."""
-    folder = path / PLAN_FOLDER if (path / PLAN_FOLDER).is_dir() else path
+    """Files of a folder of MSCCL++ plans, or of one in an installation or a cache directory; empty if it is something else."""
+    folder = next((path / name for name in (PLAN_FOLDER, DEFAULT_FOLDER) if (path / name).is_dir()), path)
     try:
         files = sorted(file for file in folder.iterdir() if file.is_file())
     except OSError as error:
@@ -235,7 +236,18 @@ def _verify_plans(files: list[Path], kind: Kind | None, root: int | None) -> lis
         for name, one in verdict.files.items()
     ]
     facts = f"{format_count(len(texts), 'plan')} for {MSCCLPP.name}"
-    return [*unread, *results, _result(folder, verdict.violations, facts, ())]
+    whole = _result(folder, verdict.violations, facts, ())
+    return [*unread, *results, whole, *_verify_table(folder.parent, folder.name)]
+
+
+def _verify_table(folder: Path, inside: str) -> list[dict[str, Any]]:
+    """Result of the table of an installation, whose plans are in a folder inside it; none if it is something else."""
+    from taccl_py.execute.taccl_plans import TABLE
+    from taccl_py.portfolio.plans import verify_table
+
+    if inside != PLAN_FOLDER or not (folder / TABLE).is_file():
+        return []
+    return [_result(folder / TABLE, verify_table(folder), "the table of these plans", ())]
 
 
 def _is_json(path: Path, text: str) -> bool:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,15 @@ import click
 
 from taccl_py.cli.options import echo_json, json_option
 from taccl_py.errors import InputError, InvalidArtifact, PackageMissing, Unsupported
+from taccl_py.releases import (
+    DEFAULT_FOLDER,
+    DEFAULT_NAMES,
+    MSCCLPP_REGISTERS,
+    ROCM_WITHOUT_MSCCL,
+    loaded_by,
+    releases_of,
+    warnings_about,
+)
 from taccl_py.runtimes import EXECUTOR, LEGACY, MSCCLPP, RCCL, Runtime
 
 # Modules of every extra; each is imported in a process of its own, as some start threads or end the program.
@@ -30,11 +42,10 @@ EXTRAS = {
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "msedge", "firefox", "safari")
 # Variables that decide what runtimes load.
 VARIABLES = {
-    EXECUTOR.name: ("NCCL_MSCCL_ENABLE", "MSCCL_ALGO_DIR"),
-    RCCL.name: ("RCCL_MSCCL_ENABLE", "RCCL_MSCCL_FORCE_ENABLE", "MSCCL_ALGO_DIR"),
-    LEGACY.name: ("MSCCL_CONFIG", "MSCCL_XML_FILES", "NCCL_ALGO"),
-    MSCCLPP.name: ("MSCCLPP_CACHE_DIR",),
+    runtime.name: tuple(dict.fromkeys(name for release in releases_of(runtime.name) for name in release.variables))
+    for runtime in (EXECUTOR, RCCL, LEGACY, MSCCLPP)
 }
+ROCM_PATHS = ("/opt/rocm",)  # where ROCm is if ROCM_PATH does not say it
 # Far longer than an import takes on a busy machine; what has not ended by then never will.
 _HANGS_SECONDS = 300
 
@@ -44,6 +55,7 @@ class State(StrEnum):
 
     WORKS = "works"
     MISSING = "missing"  # not installed or not set, which is no fault
+    WARNING = "warning"  # some versions of a runtime do not what its variables say
     BROKEN = "broken"
 
 
@@ -69,7 +81,8 @@ def doctor(runtime: str | None, as_json: bool) -> int:
     """Find out whether what is installed works, and whether runtimes would load what their environment variables name.
 
     Python, every solver (asked for a small answer), the extras (imported), MPI, a browser for report pages, and the variables of the
-    runtimes: every file of a directory that one of them names is verified, as taccl check does.
+    runtimes: every file of a directory that one of them names is verified, as taccl check does. Warnings say which versions of a
+    runtime whose variables are set pass over them; ROCm's and MSCCL++'s versions are looked up here.
 
     Exit code 0 if all that is there works: what is not installed or not set is no fault. 4 if a file that a variable names would not
     load or run, 2 if one cannot be read, 6 if something installed does not work, 7 if a file uses what the verifier does not know.
@@ -81,11 +94,12 @@ def doctor(runtime: str | None, as_json: bool) -> int:
     """
     checks = [*_python(), *_solvers(), *_extras(), *_programs()]
     variables, results = _variables(os.environ, runtime)
-    checks += variables
+    checks += [*variables, *_versions(os.environ, runtime)]
     codes = {result["exit_code"] for result in results} - {0}
-    if any(check.state is State.BROKEN and check.section == "variables" for check in checks):
+    broken = {check.section for check in checks if check.state is State.BROKEN}
+    if broken & {"variables", "versions"}:
         codes.add(InputError.exit_code)
-    if any(check.state is State.BROKEN and check.section != "variables" for check in checks):
+    if broken - {"variables", "versions"}:
         codes.add(PackageMissing.exit_code)
     if as_json:
         echo_json({"good": not codes, "checks": [asdict(check) for check in checks], "files": results})
@@ -173,10 +187,14 @@ def _variables(environ: Mapping[str, str], asked: str | None) -> tuple[list[Chec
         "MSCCL_CONFIG": lambda path: verify_loaded(path.parent, LEGACY),
         "MSCCL_XML_FILES": lambda path: [verify_file(path, LEGACY)],
         "MSCCLPP_CACHE_DIR": verify_plans_of,
+        "MSCCLPP_EXECUTION_PLAN_DIR": verify_plans_of,
     }
     for name in dict.fromkeys(name for names in VARIABLES.values() for name in names):
         value = environ.get(name)
         if value is None:
+            continue
+        if name == "MSCCLPP_CACHE_DIR" and value and not (Path(value) / DEFAULT_FOLDER).is_dir():
+            checks.append(Check("variables", name, State.WORKS, f"{value} has no folder {DEFAULT_FOLDER}, so no plan"))
             continue
         paths = [part for part in value.split(":") if part] if name == "MSCCL_XML_FILES" else [value]
         fault = _fault(name, value, environ) if name in verifiers else ""
@@ -188,9 +206,20 @@ def _variables(environ: Mapping[str, str], asked: str | None) -> tuple[list[Chec
             for path in paths
             for result in (verifiers[name](Path(path)) if name in verifiers and not fault else ())
         ]
+    for folder in _plan_folders(environ):
+        checks.append(Check("variables", "PYTHONPATH", State.WORKS, f"{folder} has plans that taccl_plans registers"))
+        results += verify_plans_of(folder)
     if not checks:
         checks.append(Check("variables", "none", State.MISSING, "taccl install prints those to set"))
     return checks, results
+
+
+def _plan_folders(environ: Mapping[str, str]) -> list[Path]:
+    """Folders of registered plans among those in which Python looks for modules."""
+    from taccl_py.execute.taccl_plans import TABLE
+
+    folders = dict.fromkeys(part for part in environ.get("PYTHONPATH", "").split(os.pathsep) if part)
+    return [Path(folder) for folder in folders if (Path(folder) / TABLE).is_file()]
 
 
 def _scanning(environ: Mapping[str, str], asked: str | None) -> Runtime:
@@ -210,3 +239,60 @@ def _fault(name: str, value: str, environ: Mapping[str, str]) -> str:
     if name == "MSCCL_ALGO_DIR" and enabling and all(environ[v] == "0" for v in enabling):
         return f"is not read, as {' and '.join(enabling)} is 0; set it to 1"
     return ""
+
+
+def _versions(environ: Mapping[str, str], asked: str | None) -> Iterator[Check]:
+    """Which versions of the runtimes whose variables are set load files, and what is installed of them."""
+    set_here = {runtime for runtime, names in VARIABLES.items() if any(name in environ for name in names)}
+    set_here -= {EXECUTOR.name, RCCL.name} - {_scanning(environ, asked).name}
+    set_here |= {MSCCLPP.name} if _plan_folders(environ) else set()
+    for runtime in sorted(set_here):
+        yield Check("versions", runtime, State.WORKS, f"loaded by {loaded_by(runtime)}")
+        for warning in warnings_about(runtime):
+            yield Check("versions", runtime, State.WARNING, warning)
+    rocm, mscclpp = _rocm_version(environ), _package_version(MSCCLPP.name)
+    if RCCL.name in set_here and rocm:
+        has = rocm < ROCM_WITHOUT_MSCCL
+        what = (
+            "may load files" if has else "loads no files: its RCCL has no MSCCL; unset the variables, or use ROCm 7.2"
+        )
+        yield Check("versions", "ROCm", State.WORKS if has else State.BROKEN, f"{'.'.join(map(str, rocm))} here {what}")
+    if MSCCLPP.name in set_here and mscclpp:
+        yield from _mscclpp_faults(environ, mscclpp)
+
+
+def _mscclpp_faults(environ: Mapping[str, str], version: tuple[int, ...]) -> Iterator[Check]:
+    """Variables that the installed MSCCL++ passes over, and plans that it does not look for."""
+    here = f"{'.'.join(map(str, version))} here"
+    registers = version >= MSCCLPP_REGISTERS
+    unread = "MSCCLPP_EXECUTION_PLAN_DIR" if registers else "MSCCLPP_CACHE_DIR"
+    if unread in environ:
+        yield Check("versions", MSCCLPP.name, State.WARNING, f"{here} does not read plans from {unread}")
+    if registers and "MSCCLPP_CACHE_DIR" in environ:
+        key = "0.9" if version[:2] == MSCCLPP_REGISTERS else "0.10"
+        known = {name.file for name in DEFAULT_NAMES[key]}
+        found = {path.name for path in (Path(environ["MSCCLPP_CACHE_DIR"]) / DEFAULT_FOLDER).glob("*.json")}
+        for name in sorted(found - known):
+            what = f"{here} does not look for {DEFAULT_FOLDER}/{name}; register it with taccl_plans, which taccl install writes"
+            yield Check("versions", MSCCLPP.name, State.WARNING, what)
+
+
+def _rocm_version(environ: Mapping[str, str]) -> tuple[int, ...]:
+    """Version of the ROCm that is installed; empty if none is found."""
+    for place in (environ.get("ROCM_PATH"), *ROCM_PATHS):
+        if place:
+            with suppress(OSError, UnicodeDecodeError):
+                return _numbers((Path(place) / ".info" / "version").read_text(encoding="utf-8"))
+    return ()
+
+
+def _package_version(name: str) -> tuple[int, ...]:
+    with suppress(metadata.PackageNotFoundError):
+        return _numbers(metadata.version(name))
+    return ()
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """The numbers that a version begins with, as (7, 13) of 7.13.0-42."""
+    found = re.match(r"\s*(\d+)\.(\d+)", text)
+    return tuple(map(int, found.groups())) if found else ()

@@ -20,7 +20,7 @@ from taccl_py.cli.options import (
 )
 from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.jsonio import format_of, read_text, write_all, write_atomically
-from taccl_py.lowering.program import Program, Protocol
+from taccl_py.lowering.program import Program
 from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
 from taccl_py.schedule.ir import Schedule
 from taccl_py.units import format_count, format_gap, format_size, format_time
@@ -94,7 +94,9 @@ def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **va
     The schedule is verified first, and what was written after it; nothing is written to which a verifier objects.
 
     A plan puts data straight into the memory of the receiver, through memory channels inside a node and port channels between
-    nodes. It is for one placement (both means in place, but out of place for AllToAll), sums only, with protocol Simple.
+    nodes, with signals (protocol Simple) or as packets that need none (LL; no rooted collectives). It is for one placement (both means
+    in place, but out of place for AllToAll), sums only. Under a runtime profile protocol and instances are those that are fastest
+    at SCHEDULE's size, and a plan by packets ends where one by signals is faster.
 
     Execution traces are a graph of sends and receives for each rank, with the files with which ASTRA-sim runs it. Channels are the
     orders of GPUs that NCCL or RCCL use instead of their own; a schedule that is anything but rings or trees is refused.
@@ -245,8 +247,10 @@ def _summary(program: Program) -> str:
 
 def _lower_plan(subject: Schedule, values: dict[str, Any]) -> _Written:
     from taccl_py.lowering.mscclpp import PlanOptions
-    from taccl_py.pipeline.deliver import lower_plan_and_verify
+    from taccl_py.lowering.plan import PACKETS, SIMPLE
     from taccl_py.pipeline.in_network import lower_by_switch
+    from taccl_py.pipeline.plan_choice import choose_plan
+    from taccl_py.profiles.catalog import select_profile
     from taccl_py.runtimes import MSCCLPP
 
     if click.get_current_context().get_parameter_source("runtime") is ParameterSource.COMMANDLINE:
@@ -255,9 +259,12 @@ def _lower_plan(subject: Schedule, values: dict[str, Any]) -> _Written:
             path="command line",
             field="--runtime",
         )
-    if values["protocol"] not in ("auto", str(Protocol.SIMPLE)):
+    protocol = None if values["protocol"] == "auto" else str(values["protocol"])
+    known = (SIMPLE,) if values["switch"] else (SIMPLE, PACKETS)
+    if protocol not in (None, *known):
+        by_switch = " by switch" if values["switch"] else ""
         raise InputError(
-            f"plans for {MSCCLPP.title} are made for {Protocol.SIMPLE} only, found {values['protocol']}; leave --protocol out",
+            f"plans for {MSCCLPP.title}{by_switch} have protocol {' or '.join(known)}, found {protocol}; leave --protocol out",
             path="command line",
             field="--protocol",
         )
@@ -276,9 +283,13 @@ def _lower_plan(subject: Schedule, values: dict[str, Any]) -> _Written:
         if made.options.owners is not None and made.options.owners < most:
             summary += f", by {made.options.owners} of {most} ranks of a node"
         return _Written(made.lowered.text, facts | _switch_facts(made), f"{summary}\n{_against_bound(made)}")
-    lowered = lower_plan_and_verify(subject, options)
-    facts, summary = _plan_facts(lowered.plan)
-    return _Written(lowered.text, facts, summary + _unused_size(subject, lowered.plan))
+    profile = select_profile(values["runtime_profile"], MSCCLPP.name, subject.topology).profile
+    choice = choose_plan(subject, options, profile, protocol, values["instances"])
+    facts, summary = _plan_facts(choice.lowered.plan)
+    if choice.runtime_us is not None:
+        facts |= {"instances": choice.instances, "runtime_us": choice.runtime_us, "runtime_profile": profile.name}
+        summary += f", {format_time(choice.runtime_us)} under runtime profile {profile.label}"
+    return _Written(choice.lowered.text, facts, summary + _unused_size(subject, choice.lowered.plan))
 
 
 def _unused_size(schedule: Schedule, plan: Plan) -> str:
@@ -318,7 +329,7 @@ def _plan_facts(plan: Plan) -> tuple[dict[str, Any], str]:
 
     facts = {
         "runtime": MSCCLPP.name,
-        "protocol": str(Protocol.SIMPLE),
+        "protocol": plan.protocol,
         "threadblocks": plan.num_threadblocks,
         "threadblock_steps": plan.num_operations,
         "channels": plan.num_channels,
@@ -331,6 +342,6 @@ def _plan_facts(plan: Plan) -> tuple[dict[str, Any], str]:
     placement = "in place" if plan.in_place else "out of place"
     summary = (
         f"{format_count(plan.num_threadblocks, 'threadblock')} and {format_count(plan.num_channels, 'channel')} a GPU, "
-        f"at most {format_count(plan.num_operations, 'operation')} each, {placement}, for {MSCCLPP.version}"
+        f"at most {format_count(plan.num_operations, 'operation')} each, {plan.protocol}, {placement}, for {MSCCLPP.version}"
     )
     return facts, summary

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,14 +27,17 @@ _nodes_option = click.option("--nodes", type=click.IntRange(1), default=None, he
 _UNITS = (("_us", "us"), ("_gbps", "GB/s"), ("_bytes", "bytes"))
 
 
-@click.group(short_help="List, show and fit runtime profiles: launch, protocols, threadblocks.")
+@click.group(short_help="List, show and fit runtime profiles; which versions of runtimes load what.")
 def runtime() -> None:
     """List, show and fit runtime profiles: what launch, protocols and threadblocks of a runtime cost on a kind of GPU.
+
+    versions lists which versions of the runtimes load what.
 
     \b
     Examples:
       taccl runtime list
       taccl runtime show rccl-mi300x
+      taccl runtime versions
       taccl runtime plan mi300x --runtime rccl -o calibration/
     """
 
@@ -58,6 +62,29 @@ def list_command(as_json: bool) -> None:
         return
     rows = [(one.name, one.runtime, one.gpu, _evidence(one), one.source) for one in profiles]
     print_table(plain_table("Runtime profiles", ("name", "runtime", "GPU", "evidence", "source"), rows))
+
+
+@runtime.command("versions")
+@json_option
+def versions_command(as_json: bool) -> None:
+    """List which versions of which runtime load what: files, places, variables, calls, and where that was read.
+
+    Example: taccl runtime versions
+    """
+    from taccl_py.releases import RELEASES
+
+    if as_json:
+        echo_json({"releases": [asdict(one) for one in RELEASES]})
+        return
+    for one in RELEASES:
+        says = (
+            ("loads", one.files), ("from", one.place), ("variables", ", ".join(one.variables)), ("runs", one.choice),
+            ("warning", one.warning), ("source", one.source),
+        )  # fmt: skip
+        click.echo(f"{one.runtime}: {one.versions}")
+        for word, text in says:
+            if text:
+                click.echo(f"  {word}: {text}")
 
 
 @runtime.command("show")

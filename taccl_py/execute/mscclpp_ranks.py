@@ -1,13 +1,18 @@
-"""One process for each rank under mpiexec: MSCCL++ loads the plan and executes it on the GPUs, and all elements are compared."""
+"""One process for each rank under mpiexec: MSCCL++ loads the plan and executes it on the GPUs, and all elements are compared.
+
+What loads and calls it is `taccl_py.execute.taccl_plans`, the module that an installation of plans has beside them.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 from taccl_py.collective import Buffer
 from taccl_py.errors import InputError, InvalidArtifact, PackageMissing, Violation
+from taccl_py.execute import taccl_plans
 from taccl_py.execute.arithmetic import CellArithmetic
 from taccl_py.execute.compare import compare_rank, total
 from taccl_py.execute.memory import RankMemory
@@ -18,6 +23,7 @@ from taccl_py.execute.plan import DataType, ExecutablePlan
 from taccl_py.execute.promise import ExpectedOutputs, make_task
 from taccl_py.execute.runs import Call, CallOutcome, Conditions, Measured, fill, make_outcome
 from taccl_py.execute.torch_cells import TorchCells, load_torch, measure_on_gpu
+from taccl_py.jsonio import parse_json, read_text
 from taccl_py.runtimes import MSCCLPP
 
 _TYPES = (DataType.INT32, DataType.UINT32, DataType.FLOAT16, DataType.FLOAT32, DataType.BFLOAT16)
@@ -25,22 +31,20 @@ _LAST_WORDS_SECONDS = 2.0  # in which rank 0 says what has happened, if it can
 
 
 def load_mscclpp() -> Any:
-    """Return MSCCL++'s Python package with its communicators.
+    """Return MSCCL++'s Python package.
 
     Raises
     ------
     PackageMissing
-        If it is not installed, or is one without them.
+        If it is not installed, or is one in which no program loads plans as algorithms.
     """
     try:
-        import mscclpp
-        import mscclpp.comm
-    except ImportError as error:
+        return taccl_plans.load_mscclpp()
+    except taccl_plans.PlanError as error:
         raise PackageMissing(
-            f"--with mscclpp needs the Python package mscclpp ({error})",
-            f"build it from {MSCCLPP.version}, as https://microsoft.github.io/mscclpp/quickstart.html says",
+            f"--with mscclpp needs the Python package mscclpp: {error}",
+            f"take {MSCCLPP.version}, as https://microsoft.github.io/mscclpp/quickstart.html says",
         ) from None
-    return mscclpp
 
 
 class Device(Protocol):
@@ -116,7 +120,7 @@ class MscclppSession(MpiSession):
         super().__init__(timeout_seconds)
         local = self._data.Split_type(self._mpi.COMM_TYPE_SHARED)
         self._device = device if device is not None else CudaDevice(int(local.rank))
-        self._group = self._mscclpp.comm.CommGroup(mpi_comm=self._data)
+        self._group = self._mscclpp.CommGroup(mpi_comm=self._data)
         self._executor = self._mscclpp.Executor(self._group.communicator)
 
     def run(self, plan: ExecutablePlan, call: Call, conditions: Conditions) -> CallOutcome:
@@ -147,13 +151,14 @@ class MscclppSession(MpiSession):
         # A rank without such a buffer still has to name one.
         given = memory.whole(Buffer.INPUT, cells.empty(plan.input_chunks, cut.chunk_elements))
         wanted = memory.whole(Buffer.OUTPUT, cells.empty(plan.output_chunks, cut.chunk_elements))
-        algorithm = self._mscclpp.ExecutionPlan(plan.name, self.rank)
-        unit = cut.chunk_elements * call.data_type.size_bytes
+        described = taccl_plans.describe(parse_json(read_text(Path(plan.name)), plan.name), plan.name, plan.root)
+        plans = taccl_plans.PlanRegistry((described,), Path(), self.rank, plan.num_ranks)
+        size_bytes = described.counted_chunks * cut.chunk_elements * call.data_type.size_bytes
 
         def launch(stream: int) -> None:
-            self._executor.execute(
-                self.rank, self._device.address(given), self._device.address(wanted), plan.input_chunks * unit,
-                plan.output_chunks * unit, getattr(self._mscclpp.DataType, str(call.data_type)), algorithm, stream,
+            plans.run(
+                described, self._group.communicator, self._executor, self._device.address(given), self._device.address(wanted),
+                size_bytes, getattr(self._mscclpp.DataType, str(call.data_type)), stream,
             )  # fmt: skip
 
         seconds, found = 0.0, []

@@ -14,6 +14,7 @@ from taccl_py.jsonio import canonical_json
 from taccl_py.lowering.cells import CellRange
 
 MEMORY, PORT, SWITCH = "memory", "port", "switch"
+SIMPLE, PACKETS = "Simple", "LL"  # protocols
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,8 @@ class Plan:
         Sizes, as the runtime counts them, for which it may be selected; both inclusive.
     gpus
         One for each rank, in order.
+    protocol
+        ``Simple``, or ``LL`` for one by packets.
     """
 
     name: str
@@ -119,6 +122,7 @@ class Plan:
     min_bytes: int
     max_bytes: int
     gpus: tuple[PlanGpu, ...]
+    protocol: str = SIMPLE
 
     @property
     def chunks_per_size(self) -> int:
@@ -151,10 +155,10 @@ def emit_plan(plan: Plan) -> str:
     return canonical_json({
         "name": plan.name,
         "collective": plan.collective,
-        "protocol": "Simple",
+        "protocol": plan.protocol,
         "inplace": plan.in_place,
         "reuse_resources": False,
-        "use_double_scratch_buffer": False,
+        "use_double_scratch_buffer": plan.protocol == PACKETS,  # else a call may overwrite packets of the one before
         "buffer_alignment": plan.alignment_bytes,
         "num_threads_per_block": 1024,
         "min_message_size": plan.min_bytes,
@@ -212,7 +216,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
             found["dst_buff"] = [_operand(target, operation.stored)]
         else:
             found["dst_buff"] = [{"buffer_id": operation.remote, "index": target.first, "size": target.count}]
-    if operation.name in ("re", "glres"):
+    if operation.name in ("re", "repkt", "glres"):
         found["reduce_op"] = "sum"
     if operation.name == "flush":
         # The runtime flushes as many channels as there are destinations, so there is one for each, and nothing is written.

@@ -11,7 +11,9 @@ from taccl_py.jsonio import Fields, parse_json
 from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.plan import (
     MEMORY,
+    PACKETS,
     PORT,
+    SIMPLE,
     SWITCH,
     Operation,
     Plan,
@@ -23,7 +25,7 @@ from taccl_py.lowering.plan import (
 
 # Operations of plans that copy and add up in the order of signals: what `Operation` can say.
 _SYNCHRONIZES = ("nop", "signal", "wait", "rlxsignal", "rlxwait", "sem_acquire", "sem_release", "flush")
-_MOVES = ("put", "pws", "pwsf", "copy", "re", "glres", "gstore")
+_MOVES = ("put", "pws", "pwsf", "copy", "re", "glres", "gstore", "ppkt", "rppkt", "cpkt", "upkt", "repkt")
 _TYPES = (MEMORY, PORT)
 _ALL_TYPES = (MEMORY, PORT, SWITCH)
 _MAX_BYTES = (1 << 64) - 1
@@ -36,7 +38,7 @@ def parse_plan(text: str, path: str) -> Plan:
     ------
     InputError
         If it is not JSON, a field is missing or of the wrong type, or it uses operations other than puts, local copies and sums,
-        sums and multicasts by a switch, signals and semaphores.
+        with or without packets, sums and multicasts by a switch, signals and semaphores, or has several destinations.
     """
     fields = Fields(parse_json(text, path), path)
     return Plan(
@@ -47,6 +49,7 @@ def parse_plan(text: str, path: str) -> Plan:
         min_bytes=fields.integer("min_message_size", 0, least=0),
         max_bytes=fields.integer("max_message_size", _MAX_BYTES, least=0),
         gpus=tuple(_gpu(gpu) for gpu in fields.objects("gpus")),
+        protocol=fields.choice("protocol", (SIMPLE, PACKETS)),
     )
 
 
@@ -140,6 +143,8 @@ def _operation(fields: Fields) -> Operation:
         what = "threadblocks that share an operation are" if fields.has("tbg_info") else f"{name!r} is"
         fields.fail("name", f"{what} not among what is replayed: {', '.join((*_MOVES, *_SYNCHRONIZES))}")
     target, remote, stored, summed = None, None, None, None
+    if name != "flush" and len(fields.items("dst_buff", [])) > 1:
+        fields.fail("dst_buff", f"{name} has several destinations, which is not replayed; use one operation for each")
     for one in fields.objects("dst_buff", []) if name != "flush" else ():
         stored = _switch_of(one)
         remote = one.integer("buffer_id", least=0) if one.has("buffer_id") else None

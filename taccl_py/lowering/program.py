@@ -5,6 +5,7 @@ Offsets and counts are in chunks; the size of a chunk is decided by the call: ``
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -177,6 +178,13 @@ def chunks_of_size(program: Program, runtime: Runtime | None = None) -> int:
     shared = program.kind in (Kind.GATHER, Kind.SCATTER)
     custom = runtime is not None and runtime.collectives.get(program.kind) == CUSTOM
     return program.num_chunks_per_loop * (len(program.gpus) if shared and not custom else 1)
+
+
+def count_divisor(program: Program) -> int:
+    """Divisor that the count of a call must have for runtimes to take the file; three collectives count for each rank."""
+    for_each_rank = program.kind in (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLTOALL)
+    chunks = program.num_chunks_per_loop
+    return chunks // math.gcd(chunks, len(program.gpus) if for_each_rank else 1)
 
 
 def _step_text(step: Step) -> str:

@@ -17,8 +17,11 @@ from pathlib import Path
 
 from taccl_py.errors import InputError
 from taccl_py.jsonio import write_all
+from taccl_py.releases import DEFAULT_FOLDER
+from taccl_py.runtimes import PLAN_FOLDER
 
 NOTES = "taccl"  # the folder of our notes beside algorithm files, which runtimes do not look into
+_OURS = frozenset({NOTES, PLAN_FOLDER, DEFAULT_FOLDER, "__pycache__"})
 _CURRENT_FOLDER, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of renameat2
 
 
@@ -57,7 +60,7 @@ def swap_files(folder: Path, texts: Mapping[str, str], gone: Collection[str]) ->
         The directory; it is made if it is not there. Where it cannot be moved, as it is a mount, or somebody is in it, or it holds
         folders that are not ours, files are written into it.
     texts
-        New files by name, those in the folder of our notes by that and their name.
+        New files by name, those in our folders by that and their name.
     gone
         Names of files to be taken away; all others stay as they are, and so do folders.
 
@@ -99,7 +102,7 @@ def _resolved(folder: Path) -> Path:
 
 
 def _may_be_moved(folder: Path) -> bool:
-    """True if a directory holds algorithm files and nothing that must not be copied: no folder but that of our notes."""
+    """True if a directory holds algorithm files and nothing that must not be copied: no folders but ours."""
     if not folder.exists():
         return True
     if folder.is_mount():
@@ -108,7 +111,7 @@ def _may_be_moved(folder: Path) -> bool:
         here = Path().resolve()
         if folder in (here, *here.parents):  # a process in it would be left in the old one
             return False
-        return all(entry.name == NOTES for entry in folder.iterdir() if entry.is_dir() and not entry.is_symlink())
+        return all(entry.name in _OURS for entry in folder.iterdir() if entry.is_dir() and not entry.is_symlink())
     except OSError:
         return False
 

@@ -65,6 +65,8 @@ def record(answer: Answer, lowered: Lowered | None, files: Sequence[str]) -> dic
         "steps": schedule.num_steps if moved <= _MOST_COUNTED else None,
     }
     if lowered is not None:
+        from taccl_py.lowering.program import count_divisor
+
         program = lowered.program
         result |= {
             "replay_us": lowered.replay.makespan_us,
@@ -76,6 +78,7 @@ def record(answer: Answer, lowered: Lowered | None, files: Sequence[str]) -> dic
             "out_of_place": program.out_of_place,
             "min_bytes": program.min_bytes,
             "max_bytes": program.max_bytes,
+            "count_divisor": count_divisor(program),
             "scratch_chunks": max(gpu.scratch_chunks for gpu in program.gpus),
         }
     return result | {"files": list(files)}
@@ -152,6 +155,13 @@ def _setting(result: dict[str, Any]) -> str:
     return f"protocol {result['protocol']}" + (f", {instances} instances" if instances > 1 else "")
 
 
+def _selectable(result: dict[str, Any]) -> str:
+    """Sizes at which a runtime may choose the file."""
+    sizes = f"{format_size(result['min_bytes']) if result['min_bytes'] else 0} to {format_size(result['max_bytes'])}"
+    divisor = result["count_divisor"]
+    return sizes if divisor == 1 else f"{sizes}, for counts that {divisor} divides"
+
+
 def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
     per_chunk = result["size_bytes"] is None
 
@@ -180,6 +190,7 @@ def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
                 f"{result['threadblocks']} a GPU, at most {format_count(result['threadblock_steps'], 'step')} each",
             ),
             ("channels", f"{result['channels']}, {_setting(result)}, {' and '.join(buffers)} place"),
+            ("selectable", _selectable(result)),
         ]
     if "ended" in result:
         rows.append(("search ended", result["ended"]))

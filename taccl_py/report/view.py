@@ -96,9 +96,9 @@ def _plan_gpu(gpu: PlanGpu) -> dict[str, Any]:
         "operations": names.total(),
         "longest": max((len(block.operations) for block in gpu.blocks), default=0),
         "scratch_chunks": gpu.scratch_chunks,
-        "puts": names["put"] + names["pws"] + names["pwsf"] + names["gstore"],
-        "sums": names["re"] + names["glres"],
-        "copies": names["copy"],
+        "puts": sum(names[one] for one in ("put", "pws", "pwsf", "ppkt", "rppkt", "gstore")),
+        "sums": sum(names[one] for one in ("re", "repkt", "glres")),
+        "copies": sum(names[one] for one in ("copy", "cpkt", "upkt")),
         "signals": names["signal"] + names["pws"] + names["pwsf"],
         "semaphores": gpu.num_semaphores,
     }

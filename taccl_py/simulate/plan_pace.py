@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from taccl_py.lowering.plan import PORT, Operation
 from taccl_py.profiles.model import ProtocolCosts
 
-PUTS = frozenset({"put", "pws", "pwsf"})
-_COPIES, _SUMS = frozenset({"copy"}), frozenset({"re"})
+PUTS = frozenset({"put", "pws", "pwsf", "ppkt", "rppkt"})
+READS_PACKETS = frozenset({"upkt", "rppkt", "repkt"})
+_COPIES, _SUMS = frozenset({"copy", "cpkt", "upkt"}), frozenset({"re", "repkt"})
 
 
 @dataclass(frozen=True, slots=True)

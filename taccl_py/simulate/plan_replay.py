@@ -10,6 +10,7 @@
 * A multicast by a switch (``gstore``) occupies its sender's port out once and each receiver's port in once. A sum (``glres``)
   occupies the ports out of all ranks that it adds up and the port in of the rank that asked for it, and is then multicast; it
   arrives an alpha later, for it is loaded first.
+* Packets are there when the put that brings them has arrived; an operation that reads them waits for that.
 * Signals themselves, the handshake at the start, local copies and sums take no time.
 
 Requests for links and ports are served as in `taccl_py.simulate.program_replay`.
@@ -36,11 +37,10 @@ import heapq
 import math
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from taccl_py.collective import Collective, Kind
+from taccl_py.collective import Buffer, Collective, Kind
 from taccl_py.errors import InputError, InvalidArtifact, Violation
-from taccl_py.lowering.plan import PORT, Operation, Plan, PlanBlock, PlanGpu
+from taccl_py.lowering.plan import PORT, Operation, Plan, PlanBlock
 from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile
 from taccl_py.profiles.view import (
     far_resources,
@@ -60,12 +60,11 @@ from taccl_py.simulate.arbiter import (
     TransferRequest,
 )
 from taccl_py.simulate.in_network import BY_SWITCH, Errand, errand_of, find_switch_paths
-from taccl_py.simulate.plan_pace import FREE, PUTS, PlanPace
+from taccl_py.simulate.plan_lanes import ChannelLane, GpuSemaphore, PacketCell, lanes_of, packet_cells, put_peer, turned
+from taccl_py.simulate.plan_pace import FREE, PUTS, READS_PACKETS, PlanPace
 from taccl_py.simulate.timeline import SwitchWork, Timeline, Transfer, sort_transfers
 from taccl_py.tolerances import LAST_DIGITS
 from taccl_py.topology.model import Topology
-
-_PLAIN = "Simple"
 
 
 def replay_plan(plan: Plan, kind: Kind, topology: Topology, chunk_bytes: float) -> Timeline:
@@ -138,7 +137,7 @@ class RuntimePlanReplay:
         size_bytes
             Size as nccl-tests counts it.
         protocol
-            Protocol whose costs the operations have; None is Simple, puts and signals. LL is as if they were packets.
+            Protocol whose costs the operations have; None is the plan's. LL for a plan of puts and signals is as if they were packets.
 
         Raises
         ------
@@ -149,7 +148,7 @@ class RuntimePlanReplay:
         """
         if not (math.isfinite(size_bytes) and size_bytes > 0):
             raise InputError(f"a size of {size_bytes} bytes cannot be replayed; it must be finite and above 0")
-        costs = self._profile.costs_of(protocol or _PLAIN)
+        costs = self._profile.costs_of(protocol or self._plan.protocol)
         chunk_bytes = size_bytes / self._plan.chunks_per_size
         if self._profile.is_neutral:
             return replay_plan(self._plan, self._kind, self._topology, chunk_bytes).makespan_us
@@ -202,22 +201,6 @@ def _require_fit(plan: Plan, topology: Topology) -> None:
         )
 
 
-class _Lane(NamedTuple):
-    """One direction of a channel: the `number`-th of its type from one rank to another."""
-
-    kind: str
-    src: int
-    dst: int
-    number: int
-
-
-class _Semaphore(NamedTuple):
-    """A semaphore of a GPU."""
-
-    rank: int
-    number: int
-
-
 @dataclass(slots=True, eq=False)
 class _PlanBlockState:
     """State of a threadblock; `landed_us` is when its last put to each peer arrives, `taken` what it has waited for.
@@ -233,9 +216,9 @@ class _PlanBlockState:
     taken: int = 0
     asked: bool = False
     worked: bool = False
-    unsent: Counter[_Lane] = field(default_factory=Counter)
-    latest: dict[_Lane, int] = field(default_factory=dict)
-    flushed: tuple[_Lane, ...] = ()
+    unsent: Counter[ChannelLane] = field(default_factory=Counter)
+    latest: dict[ChannelLane, int] = field(default_factory=dict)
+    flushed: tuple[ChannelLane, ...] = ()
     landed_us: dict[int, float] = field(default_factory=dict)
 
 
@@ -243,7 +226,7 @@ class _PlanBlockState:
 class _Flow:
     """One put: the threadblock that asked, its link and size, and the lane of the proxy that carries it out (None: the threadblock itself).
 
-    `signals` are told when it has arrived.
+    `signals` are told when it has arrived, and `packets` are there.
 
     An operation of a switch has a path over it instead of a link, lands at `ranks`, and may be a sum.
     """
@@ -252,10 +235,11 @@ class _Flow:
     position: int
     link: int
     size_bytes: float
-    lane: _Lane | None
+    lane: ChannelLane | None
     signals: int = 0
     ranks: tuple[int, ...] = ()
     adds_up: bool = False
+    packets: tuple[PacketCell, ...] = ()
 
 
 class _PlanRun:
@@ -267,20 +251,22 @@ class _PlanRun:
         self._chunk_bytes = chunk_bytes
         blocks = [(gpu.rank, number, one) for gpu in plan.gpus for number, one in enumerate(gpu.blocks)]
         self._blocks = [_PlanBlockState(index, *each) for index, each in enumerate(blocks)]
-        self._lanes = [_lanes_of(gpu) for gpu in plan.gpus]
+        self._lanes = [lanes_of(gpu) for gpu in plan.gpus]
         self._links = _choose_links(plan, topology)
         self._path_of = {errand: len(topology.links) + number for number, errand in enumerate(paths)}
         self._server, self._pace = server, pace
         self._flows: list[_Flow] = []
         self._fresh: list[int] = []
         self._freed: list[int] = []
-        self._proxies: dict[_Lane, deque[int]] = {}
-        self._tokens: Counter[_Lane | _Semaphore] = Counter()
-        self._waiting: dict[_Lane | _Semaphore, deque[_PlanBlockState]] = {}
+        self._proxies: dict[ChannelLane, deque[int]] = {}
+        self._tokens: Counter[ChannelLane | GpuSemaphore] = Counter()
+        self._waiting: dict[ChannelLane | GpuSemaphore, deque[_PlanBlockState]] = {}
+        self._there: set[PacketCell] = set()
+        self._readers: dict[PacketCell, list[_PlanBlockState]] = {}
         self._ready = deque(self._blocks)
         self._events: list[tuple[float, int, str, int]] = []
         self._tick = 0
-        self._signals: list[_Lane] = []
+        self._signals: list[ChannelLane] = []
         self._now_us = 0.0
         self.end_us = 0.0
         self.transfers: list[Transfer] = []
@@ -322,6 +308,7 @@ class _PlanRun:
                 self._fresh.append(queue[0])
         else:
             flow = self._flows[index]
+            self._bring(flow.packets)
             if flow.lane is not None:
                 self._leave(flow.block, flow.lane, flow.signals)
 
@@ -351,7 +338,7 @@ class _PlanRun:
             # A threadblock that is slower than the links ends later than they do.
             done_us = grant.request.time_us + self._pace.moves_us(flow.size_bytes)
             free_us, arrival_us = max(free_us, done_us), arrival_us + max(0.0, done_us - free_us)
-        self._at(arrival_us + (0.0 if flow.lane is None else self._pace.costs.hop_far_us), "arrived", number)
+        self._at(arrival_us + self._seen_us(flow), "arrived", number)
         if flow.link >= len(self._topology.links):
             # Its threadblock loads and stores what the switch adds up, so it is held until all that is done.
             self._at(arrival_us, "sent", number)
@@ -376,13 +363,29 @@ class _PlanRun:
             )
         )  # fmt: skip
 
+    def _seen_us(self, flow: _Flow) -> float:
+        """How much later than it arrives what a proxy has put, or a packet, is seen."""
+        if flow.lane is not None:
+            return self._pace.costs.hop_far_us
+        if not flow.packets:
+            return 0.0
+        link = self._topology.links[flow.link]
+        far = is_far(self._topology, link.src, link.dst)
+        return self._pace.costs.hop_far_us if far else self._pace.costs.hop_near_us
+
+    def _bring(self, packets: tuple[PacketCell, ...]) -> None:
+        """Let packets be there; who waits for them goes on."""
+        for one in packets:
+            self._there.add(one)
+            self._ready.extend(self._readers.pop(one, ()))
+
     # Threadblocks
 
     def _advance(self, block: _PlanBlockState) -> None:
         operations = block.record.operations
         while block.position < len(operations):
             operation = operations[block.position]
-            if not self._work(block, operation) or not self._do(block, operation):
+            if not (self._see(block, operation) and self._work(block, operation) and self._do(block, operation)):
                 break
             block.position, block.taken, block.worked = block.position + 1, 0, False
         self.end_us = max(self.end_us, self._now_us)
@@ -391,6 +394,17 @@ class _PlanRun:
         """End an operation that held its threadblock."""
         block.position, block.asked, block.worked = block.position + 1, False, False
         self._ready.append(block)
+
+    def _see(self, block: _PlanBlockState, operation: Operation) -> bool:
+        """Wait for the packets that an operation reads; whether all are there."""
+        if block.worked or operation.name not in READS_PACKETS:
+            return True
+        sources = [cells for cells in operation.sources if cells.buffer is Buffer.SCRATCH]
+        for one in (packet for cells in sources for packet in packet_cells(block.rank, cells)):
+            if one not in self._there:
+                self._readers.setdefault(one, []).append(block)
+                return False
+        return True
 
     def _work(self, block: _PlanBlockState, operation: Operation) -> bool:
         """Spend the time that an operation takes of its threadblock; whether that is over."""
@@ -414,31 +428,35 @@ class _PlanRun:
             self._signal(block, operation)
         elif operation.name == "sem_release":
             for number in operation.semaphores:
-                self._give(_Semaphore(block.rank, number))
+                self._give(GpuSemaphore(block.rank, number))
         elif operation.name in ("wait", "rlxwait"):
-            return self._take(block, [_turned(self._lane(block, operation, one)) for one in operation.channels])
+            return self._take(block, [turned(self._lane(block, operation, one)) for one in operation.channels])
         elif operation.name == "sem_acquire":
-            return self._take(block, [_Semaphore(block.rank, number) for number in operation.semaphores])
+            return self._take(block, [GpuSemaphore(block.rank, number) for number in operation.semaphores])
+        elif operation.name == "cpkt" and operation.target is not None:
+            self._bring(packet_cells(block.rank, operation.target))
         return True
 
-    def _lane(self, block: _PlanBlockState, operation: Operation, place: int) -> _Lane:
+    def _lane(self, block: _PlanBlockState, operation: Operation, place: int) -> ChannelLane:
         kind = operation.channel_type
         return self._lanes[block.rank][kind][block.record.channels[kind][place]]
 
     def _put(self, block: _PlanBlockState, operation: Operation) -> bool:
         if block.asked or operation.target is None:
             return not block.asked
-        link = self._links[block.rank, block.number, _peer(self._plan.gpus[block.rank], block.record, operation)]
+        peer = put_peer(self._plan.gpus[block.rank], block.record, operation)
+        link = self._links[block.rank, block.number, peer]
         size_bytes = operation.target.count * self._chunk_bytes
+        packets = packet_cells(peer, operation.target) if operation.name in ("ppkt", "rppkt") else ()
         number = len(self._flows)
         if operation.channel_type != PORT:
             block.asked = True
-            self._flows.append(_Flow(block, block.position, link, size_bytes, None))
+            self._flows.append(_Flow(block, block.position, link, size_bytes, None, packets=packets))
             self._fresh.append(number)
             return False
         lane = self._lane(block, operation, operation.channels[0])
-        signals = int(operation.name != "put")
-        self._flows.append(_Flow(block, block.position, link, size_bytes, lane, signals))
+        signals = int(operation.name in ("pws", "pwsf"))
+        self._flows.append(_Flow(block, block.position, link, size_bytes, lane, signals, packets=packets))
         block.unsent[lane] += 1
         block.latest[lane] = number
         queue = self._proxies.setdefault(lane, deque())
@@ -449,7 +467,7 @@ class _PlanRun:
             block.asked, block.flushed = True, (lane,)
         return not block.asked
 
-    def _leave(self, block: _PlanBlockState, lane: _Lane, signals: int) -> None:
+    def _leave(self, block: _PlanBlockState, lane: ChannelLane, signals: int) -> None:
         """End a put by a proxy: its data are there, and threadblocks that wait for them go on."""
         for _ in range(signals):
             self._give(lane)
@@ -495,17 +513,17 @@ class _PlanRun:
                 self._at(when_us, "signal", len(self._signals))
                 self._signals.append(lane)
 
-    def _hop_us(self, lane: _Lane, *, relaxed: bool) -> float:
+    def _hop_us(self, lane: ChannelLane, *, relaxed: bool) -> float:
         if lane.kind == PORT or is_far(self._topology, lane.src, lane.dst):
             return self._pace.costs.hop_far_us
         return self._pace.relaxed_us if relaxed else self._pace.costs.hop_near_us
 
-    def _give(self, what: _Lane | _Semaphore) -> None:
+    def _give(self, what: ChannelLane | GpuSemaphore) -> None:
         self._tokens[what] += 1
         if self._waiting.get(what):
             self._ready.append(self._waiting[what].popleft())
 
-    def _take(self, block: _PlanBlockState, what: list[_Lane] | list[_Semaphore]) -> bool:
+    def _take(self, block: _PlanBlockState, what: list[ChannelLane] | list[GpuSemaphore]) -> bool:
         """Take a token of each; whether all were there."""
         for one in what[block.taken :]:
             if not self._tokens[one]:
@@ -519,30 +537,6 @@ class _PlanRun:
         operation = block.record.operations[block.position]
         where = f"gpu {block.rank} tb {block.number} op {block.position}"
         return Violation(where, "deadlock", f"{operation.name} waits for a signal that never comes; ask taccl check")
-
-
-def _turned(lane: _Lane) -> _Lane:
-    return _Lane(lane.kind, lane.dst, lane.src, lane.number)
-
-
-def _lanes_of(gpu: PlanGpu) -> dict[str, list[_Lane]]:
-    """Channels of a GPU by type: the n-th to a peer is the peer's n-th back."""
-    found = {}
-    for kind, peers in gpu.peers.items():
-        seen: Counter[int] = Counter()
-        lanes = []
-        for peer in peers:
-            lanes.append(_Lane(kind, gpu.rank, peer, seen[peer]))
-            seen[peer] += 1
-        found[kind] = lanes
-    return found
-
-
-def _peer(gpu: PlanGpu, block: PlanBlock, operation: Operation) -> int:
-    """Rank that a put goes to."""
-    if operation.remote is None:
-        raise ValueError("a put names no remote buffer")
-    return gpu.remotes[block.remotes[operation.channel_type][operation.remote]].rank
 
 
 def _askers(plan: Plan) -> Counter[Errand]:
@@ -561,7 +555,7 @@ def _choose_links(plan: Plan, topology: Topology) -> dict[tuple[int, int, int], 
     for gpu in plan.gpus:
         seen: Counter[int] = Counter()
         for number, block in enumerate(gpu.blocks):
-            peers = {_peer(gpu, block, one) for one in block.operations if one.name in PUTS}
+            peers = {put_peer(gpu, block, one) for one in block.operations if one.name in PUTS}
             for peer in sorted(peers):
                 links = topology.links_between.get((gpu.rank, peer))
                 if links is None:

@@ -1,10 +1,13 @@
 """``taccl install`` and ``taccl check`` of a directory."""
 
+import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 
+from taccl_py.execute import taccl_plans
+from tests.execute import mscclpp_standin
 from tests.lowering.foreign_files import copying_allgather
 from tests.verify.msccl.files import ring_allgather, ring_allreduce
 
@@ -238,17 +241,106 @@ def sizes_in(folder):
     ]
 
 
-def test_plans_go_into_the_cache_directory_of_mscclpp(taccl, plans):
-    ended = taccl("install", "small.json", "-o", "cache", "--runtime", "mscclpp")
-    assert (ended.code, ended.out) == (0, f"export MSCCLPP_CACHE_DIR={plans}/cache\n")
-    assert [path.name for path in (plans / "cache").iterdir()] == ["default"]
-    (path,) = (plans / "cache" / "default").iterdir()
+def test_plans_go_beside_the_module_that_registers_them(taccl, plans):
+    ended = taccl("install", "small.json", "-o", "made", "--runtime", "mscclpp")
+    assert ended.code == 0, ended.err
+    first, *lines = ended.out.splitlines()
+    assert first == f"export PYTHONPATH={plans}/made${{PYTHONPATH:+:$PYTHONPATH}}"
+    assert lines[0].startswith("# LD_PRELOAD=")
+    assert lines[0].endswith("libmscclpp_nccl.so torchrun --nnodes 1 --nproc-per-node 4 -m taccl_plans train.py")
+    assert sorted(path.name for path in (plans / "made").iterdir()) == ["plans", "taccl_plans.json", "taccl_plans.py"]
+    (path,) = (plans / "made" / "plans").iterdir()
     assert taccl("check", str(path)).code == 0
-    found = taccl(
-        "install", "small.json", "-o", "cache", "--runtime", "mscclpp", "--replace", "--at", "/opt/x/", "--json"
-    ).json
-    assert found["environment"] == {"MSCCLPP_CACHE_DIR": "/opt/x"}
-    assert len(found["files"]) == 1
+    assert (plans / "made" / "taccl_plans.py").read_bytes() == Path(taccl_plans.__file__).read_bytes()
+    again = ("install", "small.json", "-o", "made", "--runtime", "mscclpp", "--replace", "--at", "/opt/x/", "--json")
+    found = taccl(*again).json
+    assert found["environment"] == {"PYTHONPATH": "/opt/x"}
+    assert [Path(name).name for name in found["files"]] == [path.name, "taccl_plans.json", "taccl_plans.py"]
+    assert found["launch"][0] == lines[0].removeprefix("# ")
+
+
+def test_what_is_installed_is_registered_and_chosen(taccl, plans, monkeypatch):
+    """The written module, imported from where it is, on a stand-in of MSCCL++."""
+    mscclpp_standin.put_in_place(monkeypatch)
+    more = (
+        "lower",
+        "schedule.json",
+        "--to",
+        "mscclpp-json",
+        "--placement",
+        "out",
+        "-o",
+        "out.json",
+        "--max-bytes",
+        "1MiB",
+    )
+    assert taccl(*more, "--min-bytes", "1KiB").code == 0
+    assert (
+        taccl("install", "small.json", "all.json", "out.json", "-o", "made", "--runtime", "mscclpp", "--trim").code == 0
+    )
+    spec = importlib.util.spec_from_file_location("installed_plans", plans / "made" / "taccl_plans.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.register(2, 4)
+    library, request = mscclpp_standin.Library(), mscclpp_standin.Request("allgather", 1 << 10, rank=2)
+    found = {}
+    for each_bytes in (1 << 10, 16 << 10, 32 << 10, 1 << 20):
+        request.message_size = each_bytes
+        for address in (request.output_buffer + 2 * each_bytes, 0):
+            request.input_buffer = address
+            found[each_bytes, address == 0] = library.run(request)
+    small, rest, out = ("in-00000000000000001024", "in-00000000000000065537", "out-00000000000000001024")
+    chosen = {call: name and name.removeprefix("allgather-0004-").rpartition("-")[0] for call, name in found.items()}
+    assert chosen == {
+        (1 << 10, False): small, (16 << 10, False): small, (32 << 10, False): rest, (1 << 20, False): None,
+        (1 << 10, True): out, (16 << 10, True): out, (32 << 10, True): out, (1 << 20, True): None,
+    }  # fmt: skip
+    with pytest.raises(module.PlanError, match="no plan for 8 ranks, only for 4"):
+        module.register(2, 8)
+
+
+def test_plans_of_several_roots_can_be_installed(taccl, folder):
+    for root in (0, 2):
+        assert taccl("synth", "full:4", "broadcast", "--root", root, "--engine", "templates", "-o", f"{root}").code == 0
+        assert taccl("lower", f"{root}/schedule.json", "--to", "mscclpp-json", "-o", f"{root}.json").code == 0
+    assert taccl("install", "0.json", "2.json", "-o", "made", "--runtime", "mscclpp").code == 0
+    table = json.loads((folder / "made" / "taccl_plans.json").read_text(encoding="utf-8"))
+    assert [plan["root"] for plan in table["plans"]] == [0, 2]
+    assert taccl("check", "made").code == 0
+
+
+@pytest.mark.usefixtures("plans")
+def test_what_mscclpp_does_not_look_for_by_itself_is_refused(refuse):
+    refuse(
+        2,
+        ["--default-names", "MSCCL++ 0.10 looks by itself only for an AllReduce of 16 ranks on nodes of 8"],
+        "install", "small.json", "-o", "made", "--runtime", "mscclpp", "--default-names", "0.10",
+    )  # fmt: skip
+    refuse(
+        2, ["--default-names", "only for --runtime mscclpp"], "install", "x.xml", "-o", "y", "--default-names", "0.9"
+    )
+
+
+def test_plans_of_an_earlier_version_are_taken_over(taccl, plans):
+    """It wrote them where MSCCL++ never looked."""
+    assert taccl("install", "small.json", "-o", "made", "--runtime", "mscclpp").code == 0
+    (plans / "made" / "plans").rename(plans / "made" / "default")
+    (plans / "made" / "default" / "allreduce_2nodes_1K_64K.json").write_text("{}", encoding="utf-8")
+    assert taccl("install", "all.json", "-o", "made", "--runtime", "mscclpp", "--trim").code == 0
+    assert sizes_in(plans / "made" / "plans") == [(1024, 65536), (65537, 1048576)]
+    assert [path.name for path in (plans / "made" / "default").iterdir()] == ["allreduce_2nodes_1K_64K.json"]
+
+
+@pytest.mark.usefixtures("two")
+def test_versions_that_do_not_load_the_files_are_warned_of(taccl):
+    ended = taccl("install", "in/sum.xml", "-o", "r", "--runtime", "rccl")
+    assert "loaded by packages of ROCm 7.2 and earlier" in ended.err
+    assert "warning: RCCL of ROCm 7.13 and later has no MSCCL" in ended.err
+    assert "warning" not in ended.out
+    found = taccl("install", "in/sum.xml", "-o", "r", "--runtime", "rccl", "--json").json
+    assert any("7.13" in warning for warning in found["warnings"])
+    assert found["loaded_by"].startswith("packages of ROCm 7.2")
+    assert "NVIDIA's own NCCL loads no algorithm files" in taccl("install", "in/sum.xml", "-o", "e").err
 
 
 def test_plans_for_the_same_sizes_are_refused_or_cut(taccl, plans):
@@ -260,9 +352,9 @@ def test_plans_for_the_same_sizes_are_refused_or_cut(taccl, plans):
     ended = taccl("install", "all.json", "-o", "cache", "--runtime", "mscclpp", "--trim")
     assert ended.code == 0
     assert "all.json is cut to 65537..1048576" in ended.err
-    assert sizes_in(plans / "cache" / "default") == [(1024, 65536), (65537, 1048576)]
+    assert sizes_in(plans / "cache" / "plans") == [(1024, 65536), (65537, 1048576)]
     assert taccl("install", "all.json", "-o", "cache", "--runtime", "mscclpp", "--replace").code == 0
-    assert sizes_in(plans / "cache" / "default") == [(1024, 1048576)]
+    assert sizes_in(plans / "cache" / "plans") == [(1024, 1048576)]
 
 
 def test_of_a_plan_that_is_cut_no_part_stays_that_is_never_run(taccl, plans):
@@ -271,7 +363,7 @@ def test_of_a_plan_that_is_cut_no_part_stays_that_is_never_run(taccl, plans):
     (plans / "more.json").write_text(json.dumps(plan | {"max_message_size": 65551}), encoding="utf-8")
     ended = taccl("install", "small.json", "more.json", "-o", "cache", "--runtime", "mscclpp", "--trim")
     assert ended.code == 0, ended.err
-    assert sizes_in(plans / "cache" / "default") == [(1024, 65536)]
+    assert sizes_in(plans / "cache" / "plans") == [(1024, 65536)]
     assert taccl("check", "cache").code == 0
 
 
@@ -279,31 +371,31 @@ def test_a_plan_is_cut_to_nothing_if_it_is_left_no_size_that_the_runtime_runs(ta
     """The runtime runs an AllGather of 4 ranks at multiples of four aligned chunks, and 65537 is none."""
     for name, most in (("odd", 65537), ("whole", 65536 + 64)):
         plan = json.loads((plans / "small.json").read_text(encoding="utf-8"))
-        text = json.dumps(plan | {"name": name, "max_message_size": most})
+        text = json.dumps(plan | {"num_threads_per_block": 512, "max_message_size": most})
         (plans / f"{name}.json").write_text(text, encoding="utf-8")
     command = ("install", "small.json", "-o", "cache", "--runtime", "mscclpp", "--trim")
     refuse(2, ["odd.json", "cut to nothing"], *command, "odd.json")
     assert taccl(*command, "whole.json").code == 0
-    assert sizes_in(plans / "cache" / "default") == [(1024, 65536), (65537, 65600)]
+    assert sizes_in(plans / "cache" / "plans") == [(1024, 65536), (65537, 65600)]
 
 
 def test_plans_that_are_there_already_change_nothing_and_others_are_not_cut_to_nothing(taccl, refuse, plans):
     command = ("install", "small.json", "-o", "cache", "--runtime", "mscclpp")
     assert taccl(*command).code == 0
-    before = contents(plans / "cache" / "default")
+    before = contents(plans / "cache" / "plans")
     for options in ((), ("--trim",)):
         again = taccl(*command, *options)
         assert again.code == 0
-        assert "small.json is the same as cache/default/allgather" in again.err
+        assert "small.json is the same as cache/plans/allgather" in again.err
     text = (plans / "small.json").read_text(encoding="utf-8")
     plan = json.loads(text)
-    (plans / "newer.json").write_text(json.dumps(plan | {"name": "newer"}), encoding="utf-8")
+    (plans / "newer.json").write_text(json.dumps(plan | {"num_threads_per_block": 512}), encoding="utf-8")
     newer = ("install", "newer.json", "-o", "cache", "--runtime", "mscclpp")
-    refuse(2, ["newer.json", "also done by cache/default", "--replace", "--trim"], *newer)
+    refuse(2, ["newer.json", "also done by cache/plans", "--replace", "--trim"], *newer)
     refuse(2, ["newer.json", "cut to nothing", "--replace"], *newer, "--trim")
-    assert contents(plans / "cache" / "default") == before
+    assert contents(plans / "cache" / "plans") == before
     assert taccl(*newer, "--replace").code == 0
-    assert contents(plans / "cache" / "default") != before
+    assert contents(plans / "cache" / "plans") != before
 
 
 def test_what_is_no_good_plan_is_not_installed(taccl, plans):
@@ -316,17 +408,38 @@ def test_what_is_no_good_plan_is_not_installed(taccl, plans):
 
 def test_a_folder_of_plans_is_verified_as_a_whole(taccl, plans):
     assert taccl("install", "small.json", "-o", "cache", "--runtime", "mscclpp").code == 0
-    for name in ("cache", "cache/default"):
+    for name in ("cache", "cache/plans"):
         checked = taccl("check", name)
         assert checked.code == 0, checked.out
-        assert "cache/default: good: 1 plan for mscclpp" in checked.out
-    folder = plans / "cache" / "default"
+        assert "cache/plans: good: 1 plan for mscclpp" in checked.out
+    folder = plans / "cache" / "plans"
     (folder / "all.json").write_text((plans / "all.json").read_text(encoding="utf-8"), encoding="utf-8")
     checked = taccl("check", "cache")
     assert checked.code == 4
     assert "from 1024 to 65536 bytes all.json is for the same calls" in checked.out
     (folder / "all.json").write_text("[]", encoding="utf-8")
     assert "[stray-file]" in taccl("check", "cache").out
+
+
+def test_a_table_that_says_other_than_the_plans_is_an_error(taccl, plans):
+    assert taccl("install", "small.json", "-o", "made", "--runtime", "mscclpp").code == 0
+    table, (plan,) = plans / "made" / "taccl_plans.json", (plans / "made" / "plans").iterdir()
+    assert "made/taccl_plans.json: good" in taccl("check", "made").out
+    text = table.read_text(encoding="utf-8")
+    table.write_text(text.replace("65536,", "65600,"), encoding="utf-8")
+    checked = taccl("check", "made")
+    assert checked.code == 4
+    assert "says max_bytes 65600 of plans/allgather" in checked.out
+    table.write_text(text, encoding="utf-8")
+    more = json.loads(plan.read_text(encoding="utf-8")) | {
+        "name": "more",
+        "min_message_size": 65552,
+        "max_message_size": 1 << 20,
+    }
+    (plans / "made" / "plans" / "more.json").write_text(json.dumps(more), encoding="utf-8")
+    assert "does not name plans/more.json, so nobody registers it" in taccl("check", "made").out
+    table.write_text("{", encoding="utf-8")
+    assert "is no table of plans" in taccl("check", "made").out
 
 
 @pytest.mark.usefixtures("plans")

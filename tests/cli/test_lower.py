@@ -80,7 +80,7 @@ def test_a_plan_for_mscclpp_is_one_that_its_verifier_accepts(taccl, folder, sche
     ("option", "code", "says"),
     [
         (("--runtime", "rccl"), 2, "--runtime: is a runtime for XML"),
-        (("--protocol", "LL"), 2, "--protocol: plans for MSCCL++ are made for Simple only, found LL"),
+        (("--protocol", "LL128"), 2, "--protocol: plans for MSCCL++ have protocol Simple or LL, found LL128"),
         (("--max-bytes", "1TiB"), 5, "MSCCL++ can run this plan from"),
     ],
 )

@@ -195,3 +195,17 @@ def test_the_logs_of_a_plan_identify_the_costs(taccl, folder):
         (folder / f"{name}.log").write_text(log_text(program, truth(**COSTS)))
     found = taccl("runtime", "fit", *[f"{name}.log" for name in names], "--xml", *files, *ON, "--json").json
     assert {f"protocols/LL/{name}" for name in COSTS} <= set(found["fitted"])
+
+
+def test_versions_of_the_runtimes_come_with_their_sources(taccl):
+    out = taccl("runtime", "versions").out
+    assert "rccl: ROCm 7.13 and later" in out
+    found = taccl("runtime", "versions", "--json").json["releases"]
+    assert {one["runtime"] for one in found} == {"executor", "rccl", "legacy", "mscclpp"}
+    for one in found:
+        assert one["source"]
+        assert bool(one["choice"]) == one["loads_ours"]
+        assert one["warning"] or one["loads_ours"]
+    read = {one["versions"]: one["variables"] for one in found if one["runtime"] == "mscclpp"}
+    assert read["MSCCL++ 0.8"] == ["MSCCLPP_EXECUTION_PLAN_DIR"]
+    assert read["MSCCL++ 0.9"] == ["MSCCLPP_CACHE_DIR"]

@@ -65,6 +65,7 @@ LOWERED_KEYS = {
     "out_of_place": bool,
     "min_bytes": int,
     "max_bytes": int,
+    "count_divisor": int,
     "scratch_chunks": int,
 }
 
@@ -133,6 +134,15 @@ def test_a_table_says_the_same_as_json(taccl):
         "0.00 % to 1 chunk per rank  (optimal)",
     ):
         assert text in ended.out
+
+
+def test_a_table_says_at_which_sizes_the_file_is_selectable(taccl):
+    words = ("synth", "full:4", "allreduce", "--engine", "templates", "--min-bytes", "1KiB", "--max-bytes", "1MiB")
+    assert "selectable            │ 1KiB to 1MiB, for counts that 4 divides" in taccl(*words).out
+    record = taccl(*words, "--json").json
+    assert (record["min_bytes"], record["max_bytes"], record["count_divisor"]) == (1 << 10, 1 << 20, 4)
+    every = taccl("synth", "full:4", "allgather", "--engine", "templates", "--max-bytes", "1MiB")
+    assert "selectable            │ 0 to 1MiB  " in every.out
 
 
 def test_a_schedule_alone_is_not_lowered(taccl, folder):

@@ -4,6 +4,7 @@ import ctypes
 import json
 import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from taccl_py.execute.one_sided import read_one_sided
 from taccl_py.execute.plan import DataType, Operator
 from taccl_py.execute.runs import Call, Conditions
 from taccl_py.runtimes import EXECUTOR
+from tests.execute import mscclpp_standin
 from tests.verify.mscclpp.plans import two_allgather, two_allreduce
 from tests.verify.mscclpp.test_switch import three_allreduce
 
@@ -63,10 +65,10 @@ class Executor:
     """Doubles the input of a sum of two equal ranks, and leaves everything else as it is."""
 
     def __init__(self, communicator):
-        assert communicator == "communicator"
+        assert communicator.rank == 0
 
     def execute(self, rank, given, wanted, given_bytes, wanted_bytes, data_type, plan, stream):
-        assert (rank, stream, plan) == (0, 7, ("plan.json", 0))
+        assert (rank, stream, plan.rank, Path(plan.path).name) == (0, 7, 0, "plan.json")
         Executor.seen = (given, wanted, given_bytes, wanted_bytes, data_type)
         values = np.ctypeslib.as_array((ctypes.c_uint32 * (given_bytes // 4)).from_address(given))
         if given_bytes == wanted_bytes:
@@ -75,20 +77,19 @@ class Executor:
 
 
 @pytest.fixture
-def session(monkeypatch):
-    package, comm = types.ModuleType("mscclpp"), types.ModuleType("mscclpp.comm")
-    comm.CommGroup = lambda mpi_comm: types.SimpleNamespace(communicator="communicator", mpi_comm=mpi_comm)
-    package.comm, package.Executor = comm, Executor
-    package.ExecutionPlan = lambda path, rank: (path, rank)
-    package.DataType = types.SimpleNamespace(uint32="u32", float32="f32")
-    monkeypatch.setitem(sys.modules, "mscclpp", package)
-    monkeypatch.setitem(sys.modules, "mscclpp.comm", comm)
+def session(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    package = mscclpp_standin.put_in_place(monkeypatch)
+    package.CommGroup = lambda mpi_comm: types.SimpleNamespace(communicator=mpi_comm)
+    package.Executor = Executor
     monkeypatch.setattr(mpi, "load_mpi", lambda: types.SimpleNamespace(COMM_WORLD=Comm(), COMM_TYPE_SHARED=0))
     return MscclppSession(5.0, Host())
 
 
 def run(session, collective, data_type=DataType.UINT32, operator=Operator.SUM, repeats=1):
-    plan = read_one_sided(json.dumps(PLANS[collective]()), "plan.json")
+    text = json.dumps({"min_message_size": 0, "max_message_size": 1 << 30, **PLANS[collective]()})
+    Path("plan.json").write_text(text, encoding="utf-8")
+    plan = read_one_sided(text, "plan.json")
     call = Call(1024, data_type, operator, plan.in_place)
     return session.run(plan, call, Conditions(EXECUTOR, repeats=repeats, timeout_seconds=5.0))
 
@@ -96,7 +97,7 @@ def run(session, collective, data_type=DataType.UINT32, operator=Operator.SUM, r
 def test_mscclpp_is_given_buffers_sizes_and_type(session):
     run(session, "allgather")
     given, wanted, given_bytes, wanted_bytes, data_type = Executor.seen
-    assert (given_bytes, wanted_bytes, data_type) == (512, 1024, "u32")
+    assert (given_bytes, wanted_bytes, data_type) == (512, 1024, mscclpp_standin.DataType.uint32)
     assert given == wanted  # rank 0's share is the first of the output
     run(session, "allreduce")
     assert Executor.seen[0] != Executor.seen[1]
@@ -143,6 +144,14 @@ def test_switch_channels_need_other_memory(session):
 
 def test_without_the_package_it_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "mscclpp", None)
-    with pytest.raises(PackageMissing, match="--with mscclpp needs the Python package mscclpp") as caught:
+    with pytest.raises(
+        PackageMissing, match="--with mscclpp needs the Python package mscclpp: mscclpp cannot be imported"
+    ) as caught:
         MscclppSession(5.0)
     assert caught.value.exit_code == 6
+
+
+def test_a_package_that_is_too_old_is_told(monkeypatch):
+    mscclpp_standin.put_in_place(monkeypatch, old=True)
+    with pytest.raises(PackageMissing, match=r"mscclpp is 0\.8\.0, which has no algorithms to register"):
+        MscclppSession(5.0)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from taccl_py.baselines.library import Family, baselines_of
 from taccl_py.collective import Buffer, Kind
 from taccl_py.errors import InputError, InvalidArtifact, LoweringError
+from taccl_py.lowering.buffers import CallPlacement
 from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.mscclpp import PlanOptions, lower_plan
 from taccl_py.lowering.plan import MEMORY, Operation, Plan, PlanBlock, PlanGpu, RemoteBuffer
@@ -22,6 +23,7 @@ from taccl_py.synthesis.bounds import DemandBounds
 from taccl_py.synthesis.bounds.runtime import runtime_bound
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link, Medium, Port, Topology
+from tests.lowering.cases import direct_allreduce, ring_allgather
 from tests.lowering.mscclpp.test_lower import SCHEDULES
 from tests.simulate.cases import MB, both_ways, machine, random_schedule
 from tests.verify.mscclpp.plans import (
@@ -80,6 +82,35 @@ def test_a_slow_threadblock_takes_longer_than_the_link():
 def test_packets_have_costs_of_their_own():
     """Twice the bytes on the wire: 1 + 2 * 20 by the link, .125 + 40 by the threadblock."""
     assert time_us(two_allgather(), protocol="LL") == pytest.approx(0.25 + 41 + 0.25 + 3)
+
+
+def by_packets(schedule):
+    return json.loads(lower_plan(schedule, PlanOptions(CallPlacement.IN_PLACE, protocol="LL")).text)
+
+
+def test_who_reads_packets_waits_for_them_and_for_nothing_else():
+    """No handshake: 1 + 2 * 20 by the link, hop .25, then .125 + 1 MB / 100 GB/s to unpack them."""
+    assert time_us(by_packets(ring_allgather(2))) == pytest.approx(41 + 0.25 + (0.125 + 10) + 3)
+
+
+def test_packets_are_added_up_and_sent_on():
+    """Half of it each way: 21 by the link, hop .25; the sum reads two halves, .75 + 1 MB / 40 GB/s; back in 21.25; a copy of a half."""
+    found = time_us(by_packets(direct_allreduce(2)), kind=Kind.ALLREDUCE, chunk_bytes=MB / 2)
+    assert found == pytest.approx(21.25 + (0.75 + 25) + 21.25 + (0.125 + 5) + 3)
+
+
+def test_a_proxy_sends_packets_that_were_made_in_scratch():
+    """Made in .125 + 10, asked for in .125; the link 41; seen 7 later; unpacked in 10.125."""
+    nodes = replace(PAIR, node_of=(0, 1))
+    found = time_us(by_packets(ring_allgather(2, nodes=(0, 1))), nodes, under=profile(shares={"nic": UsableShare(0.5)}))
+    assert found == pytest.approx(10.125 + 0.125 + 41 + 7 + 10.125 + 3)
+
+
+def test_packets_that_nobody_sends_are_waited_for_in_vain():
+    value = by_packets(ring_allgather(2))
+    del value["gpus"][1]["threadblocks"][0]["ops"][0]
+    with pytest.raises(InvalidArtifact, match="upkt waits for what nobody tells"):
+        time_us(value)
 
 
 def test_the_far_end_of_a_link_is_as_far_as_its_latency():

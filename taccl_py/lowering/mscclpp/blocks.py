@@ -42,7 +42,7 @@ def share_out(stream: TaskStream, parts: Mapping[Post, int]) -> tuple[Post, ...]
     parts
         Into how many threadblocks some are cut.
     """
-    posts = _whole_posts(stream)
+    posts = whole_posts(stream)
     totals: dict[Post, int] = {}
     for post, task in zip(posts, stream.tasks, strict=True):
         if task.kind is not TaskKind.ARRIVE:
@@ -61,7 +61,8 @@ def share_out(stream: TaskStream, parts: Mapping[Post, int]) -> tuple[Post, ...]
     return tuple(found)
 
 
-def _whole_posts(stream: TaskStream) -> list[Post]:
+def whole_posts(stream: TaskStream) -> list[Post]:
+    """Return the threadblock of every task before any is cut into parts."""
     readers = _readers(stream)
     posts: list[Post] = [Post(task.rank, task.peer, task.instance) for task in stream.tasks]
     for number in reversed(range(len(stream.tasks))):

@@ -12,12 +12,13 @@ from taccl_py.lowering.lower import default_name
 from taccl_py.lowering.mscclpp.blocks import Post, share_out
 from taccl_py.lowering.mscclpp.emit import emit_blocks
 from taccl_py.lowering.mscclpp.limits import beyond, require_threadblocks
+from taccl_py.lowering.mscclpp.packets import SCRATCH_FACTOR, packet_gpus
 from taccl_py.lowering.mscclpp.rails import NodeRails
 from taccl_py.lowering.mscclpp.signals import find_signals
 from taccl_py.lowering.mscclpp.switch import SwitchCut, switch_gpus
 from taccl_py.lowering.mscclpp.tasks import Places, TaskStream, make_tasks
 from taccl_py.lowering.mscclpp.wiring import Wiring, wire_up
-from taccl_py.lowering.plan import Plan, PlanBlock, PlanGpu, emit_plan
+from taccl_py.lowering.plan import PACKETS, SIMPLE, Plan, PlanBlock, PlanGpu, emit_plan
 from taccl_py.runtimes import MSCCLPP
 from taccl_py.schedule.ir import Schedule
 
@@ -44,6 +45,8 @@ class PlanOptions:
         Whether the switches of the topology multicast and add up, instead of messages.
     owners, pieces, rails
         Of a plan by switch; see `SwitchCut`.
+    protocol
+        ``Simple``, or ``LL``: by packets, not by a switch.
     """
 
     placement: CallPlacement = CallPlacement.BOTH
@@ -55,6 +58,7 @@ class PlanOptions:
     owners: int | None = None
     pieces: int = 1
     rails: NodeRails = NodeRails.DIRECT
+    protocol: str = SIMPLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +104,16 @@ def lower_plan(schedule: Schedule, options: PlanOptions) -> LoweredPlan:
     if options.switch:
         cut = SwitchCut(options.instances, options.owners, options.pieces, options.rails)
         gpus = switch_gpus(schedule, cut, in_place=in_place)
+    elif options.protocol == PACKETS:
+        gpus = packet_gpus(schedule, options.instances, in_place=in_place)
     else:
         gpus = _message_gpus(schedule, options, in_place)
     counted = gpus[0].output_chunks if kind is Kind.ALLGATHER else gpus[0].input_chunks
-    longest = max(max(gpu.input_chunks, gpu.output_chunks, gpu.scratch_chunks) for gpu in gpus)
+    factor = SCRATCH_FACTOR if options.protocol == PACKETS else 1
+    longest = max(max(gpu.input_chunks, gpu.output_chunks, factor * gpu.scratch_chunks) for gpu in gpus)
     least, most = _sizes(options, counted, longest)
     name = options.name or default_name(schedule)
-    plan = Plan(name, MSCCLPP.collectives[kind], in_place, MSCCLPP.alignment_bytes, least, most, gpus)
+    plan = Plan(name, MSCCLPP.collectives[kind], in_place, MSCCLPP.alignment_bytes, least, most, gpus, options.protocol)
     return LoweredPlan(plan, emit_plan(plan))
 
 
@@ -172,7 +179,8 @@ def _settle(schedule: Schedule, places: Places) -> _PlanParts:
         wiring = wire_up(stream, posts, signals, schedule.topology.node_of)
         ranks = range(schedule.collective.num_ranks)
         draft = _PlanParts(stream, wiring, tuple(emit_blocks(rank, stream, posts, signals, wiring) for rank in ranks))
-        _require_few(draft)
+        for rank, blocks in enumerate(draft.blocks):
+            require_threadblocks(rank, len(blocks))
         crowded = dict(_too_large(draft))
         if not crowded:
             return draft
@@ -211,16 +219,3 @@ def _require_room(stream: TaskStream, posts: tuple[Post, ...], num_ranks: int) -
             f"{len(stream.tasks)} puts, copies and reductions in {len(everybody)} threadblocks are too many to be ordered; use "
             "fewer ranks, chunks or instances",
         )
-
-
-def _require_few(draft: _PlanParts) -> None:
-    """Refuse more threadblocks or semaphores on a GPU than there are."""
-    for rank, blocks in enumerate(draft.blocks):
-        require_threadblocks(rank, len(blocks))
-        semaphores = draft.wiring.num_semaphores(rank)
-        if semaphores > MSCCLPP.max_semaphores:
-            raise beyond(
-                "semaphores",
-                f"rank {rank} needs {semaphores} semaphores between its threadblocks, and {MSCCLPP.title} has "
-                f"{MSCCLPP.max_semaphores}; use fewer instances, or a schedule with fewer messages",
-            )

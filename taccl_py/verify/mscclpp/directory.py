@@ -41,7 +41,11 @@ def verify_plan_folder(
     for (one, first), (other, second) in combinations(files.items(), 2):
         a, b = first.facts, second.facts
         low, high = max(a.min_bytes, b.min_bytes), min(a.max_bytes, b.max_bytes)
-        if (a.kind, a.num_ranks, a.in_place) == (b.kind, b.num_ranks, b.in_place) and low <= high:
+        if (a.name, a.num_ranks) == (b.name, b.num_ranks):
+            what = f"it has the name of {one} inside, by which the runtime tells plans apart; give it another one"
+            found.append(Violation(other, "same-name", what))
+        calls = (a.kind, a.num_ranks, a.in_place, a.root)
+        if calls == (b.kind, b.num_ranks, b.in_place, b.root) and low <= high:
             what = f"from {low} to {high} bytes {one} is for the same calls; give them other sizes"
             found.append(Violation(other, "competing-plans", what))
     return PlanFolderVerdict(files, tuple(sorted(found)))
