@@ -24,13 +24,12 @@ from dataclasses import replace
 from taccl_py.demand import DataDemand
 from taccl_py.demand.files import chunk_rows, head_json, read_demand_fields
 from taccl_py.jsonio import Fields, canonical_json, parse_json, refuse_form
-from taccl_py.schedule.files import message_line, origin_to_json, read_origin
+from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT, message_line, origin_to_json, read_origin
 from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Message
 from taccl_py.topology.files import topology_from_fields, topology_to_json
 from taccl_py.topology.model import Topology
 
-FORMAT = "taccl-demand-schedule"
 VERSION = 1
 
 
@@ -43,7 +42,7 @@ def write_demand_schedule(schedule: DemandSchedule) -> str:
         If a time is not finite; JSON has no such numbers.
     """
     head = {
-        "format": FORMAT,
+        "format": DEMAND_SCHEDULE_FORMAT,
         "version": VERSION,
         "topology": topology_to_json(schedule.topology),
         "origin": None if schedule.origin is None else origin_to_json(schedule.origin),
@@ -74,7 +73,7 @@ def read_demand_schedule(text: str, path: str) -> DemandSchedule:
     """
     refuse_form(text, path, "XML", "a schedule (JSON)", "name the schedule that it was made of")
     fields = Fields(parse_json(text, path), path)
-    fields.header(FORMAT, VERSION)
+    fields.header(DEMAND_SCHEDULE_FORMAT, VERSION)
     topology = topology_from_fields(fields.object("topology"))
     inner = fields.object("demand")
     demand = read_demand_fields(inner)

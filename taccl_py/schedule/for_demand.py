@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from taccl_py.demand import DataDemand
-from taccl_py.schedule.ir import Message, Origin, sort_messages
+from taccl_py.schedule.ir import Message, Origin, sort_messages, steps_of
 from taccl_py.topology.model import Topology
 from taccl_py.units import algbw_gbps
 
@@ -54,6 +54,11 @@ class DemandSchedule:
     def size_bytes(self, chunks: Sequence[int]) -> int:
         """Bytes of a message that carries these chunks."""
         return sum(self.demand.chunks[chunk].size_bytes for chunk in chunks)
+
+    @cached_property
+    def step_of(self) -> tuple[int, ...]:
+        """Step of every message, as of other schedules."""
+        return steps_of(self.topology, self.messages)
 
     @property
     def algbw_gbps(self) -> float | None:

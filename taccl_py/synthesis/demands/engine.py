@@ -31,7 +31,7 @@ _SHORTNESS = (0.001, 0.1, 10.0)
 # Messages of a plan whose pieces could also be larger.
 _MOST_MESSAGES = 60_000
 # Pieces times links for which trees are looked for, where single links would do too.
-_MOST_LOOKS = 2_000_000
+_MOST_LOOKS = 500_000
 # What gains less is no gain.
 _STEP = 1 - 1e-6
 _ENGINE = "demands"

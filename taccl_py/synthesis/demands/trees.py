@@ -181,13 +181,29 @@ class TreeRouter:
         """Trees to one rank and from there."""
         first = self._gather(each, owner, size_bytes)
         self._fill(first, size_bytes, 1.0)
+        complete = self._complete(each, owner, first)
         try:
-            second = self._grow((owner,), [rank for rank in each.wants if rank != owner], size_bytes)
+            second = self._grow(tuple(complete), [rank for rank in each.wants if rank not in complete], size_bytes)
         finally:
             self._fill(first, size_bytes, -1.0)
-        done = tuple(i for i, edge in enumerate(first) if self._topology.links[edge.link].dst == owner)
-        shifted = [TreeEdge(e.link, tuple(i + len(first) for i in e.after) or done) for e in second]
+        begun = [complete.get(self._topology.links[edge.link].src, ()) for edge in second]
+        shifted = [
+            TreeEdge(e.link, tuple(i + len(first) for i in e.after) or done)
+            for e, done in zip(second, begun, strict=True)
+        ]
         return (*first, *shifted)
+
+    def _complete(self, each: ChunkClass, owner: int, edges: Sequence[TreeEdge]) -> dict[int, tuple[int, ...]]:
+        """Ranks that hold all of a sum once it has come to its owner, and the messages that bring it there: the owner, and who only passed it on."""
+        contributors = {rank for holders in each.terms for rank in holders}
+        found: dict[int, tuple[int, ...]] = {}
+        rank = owner
+        while True:
+            into = tuple(i for i, edge in enumerate(edges) if self._topology.links[edge.link].dst == rank)
+            found[rank] = into
+            if rank in contributors or len(into) != 1:
+                return found
+            rank = self._topology.links[edges[into[0]].link].src
 
     def _load_at(self, rank: int) -> float:
         """Load of the fullest link or port at a rank."""
