@@ -118,12 +118,16 @@ def _families(topology: Topology, demand: DataDemand, bound: Bound) -> Iterator[
         return
     yield "balance", (plan.timed() for plan in balanced_plans(topology, demand, classes))
     yield "direct", _direct(topology, demand, classes)
+    if len(classes) * len(topology.links) > _MOST_LOOKS and _is_direct(topology, classes):
+        return
+    slowest_us = max(topology.resource_cost[r][1] for links in topology.resources_of for r in links)
     tried: set[tuple[tuple[int, ...], float]] = set()
     for count in _TREES:
         for shortness in _SHORTNESS:
-            pieces = tuple(_pieces_of(topology, each, bound.time_us / count) for each in classes)
-            looks = sum(pieces) * len(topology.links)
-            if (pieces, shortness) not in tried and (looks <= _MOST_LOOKS or not _is_direct(topology, classes)):
+            pieces = tuple(_pieces_of(each, slowest_us, bound.time_us / count) for each in classes)
+            if (pieces, shortness) not in tried and (
+                max(pieces) == 1 or sum(pieces) * len(topology.links) <= _MOST_LOOKS
+            ):
                 tried.add((pieces, shortness))
                 yield "trees", _of_trees(topology, demand, classes, pieces, bound.time_us, shortness)
 
@@ -163,10 +167,9 @@ def _of_trees(
         ).timed()
 
 
-def _pieces_of(topology: Topology, each: ChunkClass, piece_us: float) -> int:
-    """Pieces of a class that each take about so long on its slowest link."""
-    slowest = max(topology.resource_cost[r][1] for links in topology.resources_of for r in links)
-    return max(1, round(each.size_bytes / BYTES_PER_MB * slowest / max(piece_us, 1e-9)))
+def _pieces_of(each: ChunkClass, slowest_us: float, piece_us: float) -> int:
+    """Pieces of a class that each take about so long where a megabyte takes longest."""
+    return max(1, round(each.size_bytes / BYTES_PER_MB * slowest_us / max(piece_us, 1e-9)))
 
 
 def route_pieces(
