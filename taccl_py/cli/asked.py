@@ -1,4 +1,4 @@
-"""What a command is asked for: one of the eight collectives, a demand by formula, or a demand file."""
+"""Question of a command: one of the eight collectives, a demand by formula, or a demand file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Asked:
 
 
 def parse_asked(text: str) -> Asked:
-    """What a word asks for.
+    """Collective, formula or file that a word asks for.
 
     Raises
     ------

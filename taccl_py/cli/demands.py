@@ -74,7 +74,7 @@ def bound_demand(values: dict[str, Any], *, as_json: bool) -> None:
 @click.option(
     "--from", "source", required=True, help="Where it is: ranks, mesh, and a placement for each axis, 0-15:4x4:S0,R."
 )
-@click.option("--to", "target", required=True, help="Where it is to be, the same way.")
+@click.option("--to", "target", required=True, help="Where it is to be, in the same form.")
 @click.option(
     "--nodes", type=click.IntRange(1), default=None, help="Number of nodes of a shipped or node-form topology."
 )
@@ -94,7 +94,7 @@ def reshard(as_json: bool, output: Path | None, **values: Any) -> None:
     """Synthesize what brings a tensor from one sharding to another on TOPOLOGY.
 
     Placements are those of PyTorch's DTensor: S0 is sharded along dimension 0 (as torch.chunk cuts it, so that the last shards may be shorter or
-    empty), R is replicated, P holds a summand (--from only). The meshes may be the same ranks, overlap, or lie apart. Whoever holds a part may send it,
+    empty), R is replicated, P holds a summand (--from only). The meshes may be the same ranks, overlap, or lie apart. Any rank that holds a part may send it,
     in pieces, over other ranks.
 
     A rank's buffers hold its boxes (parts of the tensor between the cuts of both sides) one behind the other; boxes.json says which.
@@ -123,7 +123,7 @@ def reshard(as_json: bool, output: Path | None, **values: Any) -> None:
 
 
 def is_demand_schedule(file: Path) -> bool:
-    """Whether a file is the schedule of a demand."""
+    """True if a file is the schedule of a demand."""
     from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT
 
     return file.suffix == ".json" and format_of(read_text(file), str(file)) == DEMAND_SCHEDULE_FORMAT
@@ -160,7 +160,7 @@ def run_demand_schedule(file: Path, seed: int, repeats: int, *, as_json: bool) -
 
 
 def _parsed(field: str, parse: Callable[[str], _T], word: str) -> _T:
-    """What a function makes of an option, naming that in errors."""
+    """Value of an option, as a function makes it of its word, naming that in errors."""
     try:
         return parse(word)
     except InputError as error:

@@ -138,7 +138,7 @@ class _Ends:
 def _read_chunk(fields: Fields, inputs: _Ends, outputs: _Ends) -> DataChunk:
     size = fields.integer("bytes", least=1)
     if fields.has("holds") == fields.has("adds"):
-        fields.fail("", "needs either 'holds' (who has it) or 'adds' (whose contributions are added)")
+        fields.fail("", "needs either 'holds' (ranks that have it) or 'adds' (ranks whose contributions are added)")
     if fields.has("holds"):
         terms: tuple[tuple[Region, ...], ...] = (_read_regions(fields, "holds", inputs, size),)
     else:

@@ -78,7 +78,7 @@ class DataChunk:
 
     @property
     def is_sum(self) -> bool:
-        """Whether contributions are added."""
+        """True if contributions are added."""
         return len(self.terms) > 1
 
     @property
@@ -107,7 +107,7 @@ class DataChunk:
 
 @dataclass(frozen=True)
 class DataDemand:
-    """What must move between ranks 0..R-1.
+    """A demand between ranks 0..R-1.
 
     Attributes
     ----------
@@ -174,7 +174,7 @@ class DataDemand:
             self._fail(
                 number,
                 word,
-                "found nobody who has it; name a rank that holds it, or ranks whose contributions are added",
+                "found no rank; name a rank that holds it, or ranks whose contributions are added",
             )
         if not chunk.wants:
             self._fail(number, "wants", "found nobody who wants it; name a rank, or leave the chunk out")
@@ -224,7 +224,7 @@ class DataDemand:
 
     @property
     def reduces(self) -> bool:
-        """Whether some chunk is a sum."""
+        """True if some chunk is a sum."""
         return any(chunk.is_sum for chunk in self.chunks)
 
     @cached_property

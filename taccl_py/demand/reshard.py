@@ -136,7 +136,7 @@ def parse_sharding(text: str) -> Sharding:
 
 @dataclass(frozen=True)
 class Resharding:
-    """What must move for a resharding.
+    """A resharding as a demand.
 
     Attributes
     ----------

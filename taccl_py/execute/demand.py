@@ -43,7 +43,7 @@ class DataMessage:
 
 @dataclass(frozen=True)
 class DemandRun:
-    """What a run did.
+    """Outcome of a run.
 
     Attributes
     ----------

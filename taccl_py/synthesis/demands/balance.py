@@ -18,13 +18,9 @@ from taccl_py.demand import DataDemand
 from taccl_py.synthesis.demands.birkhoff import birkhoff
 from taccl_py.synthesis.demands.classes import ChunkClass, Part, cut_stream, settled
 from taccl_py.synthesis.demands.dispatch import PlannedMessage
+from taccl_py.synthesis.demands.params import PARAMS
 from taccl_py.synthesis.demands.plan import DemandPlan
 from taccl_py.topology.model import Topology
-
-# Nodes up to which matchings are looked for; the longest message, as a part of the whole; and messages of a plan beside which no finer one is made.
-_MOST_MATCHED = 16
-_LONGEST = (1.0, 1 / 16, 1 / 64)
-_MANY_MESSAGES = 20_000
 
 
 @dataclass(frozen=True)
@@ -102,12 +98,12 @@ def balanced_plans(topology: Topology, demand: DataDemand, classes: Sequence[Chu
         loads[topology.node_of[source], topology.node_of[target]].append(_Load(source, target, parts, each.size_bytes))
     if all(a == b for a, b in loads):
         return
-    for longest in _LONGEST:
+    for longest in PARAMS.longest:
         plan = _Balance(topology, demand, lanes, loads).plan(longest)
         if plan is None:
             return
         yield plan
-        if len(plan.messages) > _MANY_MESSAGES:
+        if len(plan.messages) > PARAMS.enough_messages:
             return
 
 
@@ -143,7 +139,7 @@ class _Balance:
         )
 
     def _spread(self, loads: Sequence[_Load], source: int, target: int, widths: Sequence[float]) -> list[list[_Load]]:
-        """What each lane of a pair of nodes carries: first what lies at its own ranks, then what others have too much of."""
+        """Loads of each lane of a pair of nodes: first what lies at its own ranks, then what others have too much of."""
         unit = self._demand.element_bytes
         total = sum(load.size_bytes for load in loads) // unit
         edges = [round(total * sum(widths[:lane])) * unit for lane in range(len(widths))] + [total * unit]
@@ -249,7 +245,7 @@ def _slots(matrix: list[list[float]], longest: float) -> defaultdict[tuple[int, 
     """For every pair of nodes when, and how much at a time, they meet; amounts up to `longest`."""
     found: defaultdict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
     nodes = len(matrix)
-    if nodes <= _MOST_MATCHED:
+    if nodes <= PARAMS.most_matched:
         turns = [(matching.duration, matching.pairs) for matching in birkhoff(matrix)]
         for number, (duration, pairs) in enumerate(turns):
             count = max(1, -int(-duration // longest))

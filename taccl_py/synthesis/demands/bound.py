@@ -17,11 +17,9 @@ from taccl_py.demand import DataDemand
 from taccl_py.errors import Infeasible
 from taccl_py.synthesis.bounds.bound import Bound, best_of
 from taccl_py.synthesis.demands.classes import ChunkClass, classes_of
+from taccl_py.synthesis.demands.params import PARAMS
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB, format_ranks
-
-# Sets of so many groups of ranks, and chunks times groups, are all looked at.
-_MOST_GROUPS, _MOST_WORK = 10, 4_000_000
 
 
 def bound_of_demand(topology: Topology, demand: DataDemand) -> Bound:
@@ -108,7 +106,7 @@ def _union_cuts(
     topology: Topology, classes: Sequence[ChunkClass], groups: Sequence[tuple[int, ...]]
 ) -> Iterator[Bound]:
     """Into every union of two or more groups, but not all, where these are few."""
-    if len(groups) > _MOST_GROUPS or len(classes) << len(groups) > _MOST_WORK:
+    if len(groups) > PARAMS.most_groups or len(classes) << len(groups) > PARAMS.most_unions:
         return
     group_of = _group_of(topology, groups)
     sizes: dict[tuple[tuple[int, ...], int], int] = {}
@@ -149,7 +147,7 @@ def _mask(numbers: Iterable[int]) -> int:
 
 
 def _cut_bound(topology: Topology, links: Sequence[int], size_bytes: int, where: str) -> Bound:
-    """What takes so many bytes over some links at the least."""
+    """Bound for so many bytes that must cross some links."""
     best = 0.0
     for position in (0, 1, -1):
         cover = {topology.resources_of[i][0 if len(topology.resources_of[i]) == 1 else position] for i in links}

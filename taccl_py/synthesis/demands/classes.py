@@ -34,7 +34,7 @@ class ChunkClass:
 
     @property
     def is_sum(self) -> bool:
-        """Whether contributions are added."""
+        """True if contributions are added."""
         return len(self.terms) > 1
 
     def cut(self, demand: DataDemand, pieces: int) -> list[tuple[Part, ...]]:

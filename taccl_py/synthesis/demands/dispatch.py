@@ -89,7 +89,7 @@ def dispatch_plan(
 
 
 class _Dispatch:
-    """What is free, what waits for data, and what waits for a resource."""
+    """State of a dispatch: what is free, what waits for data, and what waits for a resource."""
 
     def __init__(
         self,

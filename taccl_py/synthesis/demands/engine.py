@@ -18,22 +18,13 @@ from taccl_py.synthesis.bounds.bound import Bound
 from taccl_py.synthesis.demands.balance import balanced_plans
 from taccl_py.synthesis.demands.bound import bound_of_demand
 from taccl_py.synthesis.demands.classes import ChunkClass, classes_of
+from taccl_py.synthesis.demands.params import PARAMS
 from taccl_py.synthesis.demands.plan import RoutedPiece, plan_of
 from taccl_py.synthesis.demands.trees import TreeRouter, direct_edges
 from taccl_py.synthesis.engine import Events, Proof
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB, relative_gap
 
-# Trees in the time of the bound, pieces that follow each other on each, and weights of a tree's length.
-_TREES = (1, 2, 4, 8, 16)
-_PIECES = (1, 4, 16, 64, 256)
-_SHORTNESS = (0.001, 0.1, 10.0)
-# Messages of a plan whose pieces could also be larger.
-_MOST_MESSAGES = 60_000
-# Pieces times links for which trees are looked for, where single links would do too.
-_MOST_LOOKS = 500_000
-# What gains less is no gain.
-_STEP = 1 - 1e-6
 _ENGINE = "demands"
 
 
@@ -98,10 +89,10 @@ def solve_demand(
     for name, family in _families(topology, demand, bound):
         last_us = math.inf
         for schedule in family:
-            if schedule.makespan_us >= last_us * _STEP:
+            if schedule.makespan_us >= last_us * (1 - PARAMS.least_step):
                 break
             last_us = schedule.makespan_us
-            if best is None or last_us < best.makespan_us * _STEP:
+            if best is None or last_us < best.makespan_us * (1 - PARAMS.least_step):
                 best, finder = schedule, name
                 events.incumbent(last_us)
             if over():
@@ -118,22 +109,22 @@ def _families(topology: Topology, demand: DataDemand, bound: Bound) -> Iterator[
         return
     yield "balance", (plan.timed() for plan in balanced_plans(topology, demand, classes))
     yield "direct", _direct(topology, demand, classes)
-    if len(classes) * len(topology.links) > _MOST_LOOKS and _is_direct(topology, classes):
+    if len(classes) * len(topology.links) > PARAMS.most_looks and _is_direct(topology, classes):
         return
     slowest_us = max(topology.resource_cost[r][1] for links in topology.resources_of for r in links)
     tried: set[tuple[tuple[int, ...], float]] = set()
-    for count in _TREES:
-        for shortness in _SHORTNESS:
+    for count in PARAMS.trees:
+        for shortness in PARAMS.shortness:
             pieces = tuple(_pieces_of(each, slowest_us, bound.time_us / count) for each in classes)
             if (pieces, shortness) not in tried and (
-                max(pieces) == 1 or sum(pieces) * len(topology.links) <= _MOST_LOOKS
+                max(pieces) == 1 or sum(pieces) * len(topology.links) <= PARAMS.most_looks
             ):
                 tried.add((pieces, shortness))
                 yield "trees", _of_trees(topology, demand, classes, pieces, bound.time_us, shortness)
 
 
 def _is_direct(topology: Topology, classes: Sequence[ChunkClass]) -> bool:
-    """Whether every class can go over single links."""
+    """True if every class can go over single links."""
     return all(direct_edges(topology, each, each.size_bytes) is not None for each in classes)
 
 
@@ -159,8 +150,8 @@ def _of_trees(
     """Schedules over the same trees, with more and more pieces that follow each other on each tree."""
     routed = route_pieces(topology, demand, classes, pieces, whole_us, shortness)
     messages = sum(len(piece.edges) for piece in routed)
-    for parts in _PIECES:
-        if parts > 1 and parts * messages > _MOST_MESSAGES:
+    for parts in PARAMS.pieces:
+        if parts > 1 and parts * messages > PARAMS.most_messages:
             break
         yield plan_of(
             topology, demand, [part for piece in routed for part in piece.split(parts, demand.element_bytes)]

@@ -9,6 +9,7 @@ from taccl_py.demand import DataDemand
 from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.synthesis.demands.classes import Part, cut_stream, settled
 from taccl_py.synthesis.demands.dispatch import MessageCosts, PlannedMessage, dispatch_plan, makespan_us, timed_messages
+from taccl_py.synthesis.demands.params import PARAMS
 from taccl_py.synthesis.demands.trees import TreeEdge
 from taccl_py.topology.model import Topology
 from taccl_py.work import count_work
@@ -38,7 +39,7 @@ class DemandPlan:
         """Schedule with the best of a few orders in which links and ports serve the messages."""
         costs = MessageCosts(self.topology, self.messages)
         best: tuple[float, list[float]] | None = None
-        for rule in _RULES if len(self.messages) <= _MANY_MESSAGES else _RULES[:1]:
+        for rule in _RULES if len(self.messages) <= PARAMS.many_messages else _RULES[:1]:
             starts = dispatch_plan(self.topology, self.messages, rule(self, costs), costs)
             time_us = makespan_us(starts, costs)
             if best is None or time_us < best[0]:
@@ -53,7 +54,7 @@ def _by_tail(plan: DemandPlan, costs: MessageCosts) -> _Priority:
 
 
 def _by_load(plan: DemandPlan, costs: MessageCosts) -> _Priority:
-    """What goes to the fullest links and ports first."""
+    """Messages over the fullest links and ports first."""
     loads, tails = costs.loads_us(plan.topology.num_resources), costs.tails_us(plan.messages)
     fullest = [max(loads[resource] for resource, _ in uses) for uses in costs.uses]
     return [(-load - tail,) for load, tail in zip(fullest, tails, strict=True)]
@@ -64,8 +65,6 @@ def _as_planned(plan: DemandPlan, costs: MessageCosts) -> _Priority:
     return [(message.rank, -tail) for message, tail in zip(plan.messages, costs.tails_us(plan.messages), strict=True)]
 
 
-# Messages of which one order only is tried.
-_MANY_MESSAGES = 50_000
 _RULES: tuple[Callable[[DemandPlan, MessageCosts], _Priority], ...] = (_by_tail, _by_load, _as_planned)
 
 

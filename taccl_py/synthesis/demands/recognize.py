@@ -15,7 +15,7 @@ from taccl_py.demand import DataDemand
 from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.schedule.layout import UntimedMessage
-from taccl_py.schedule.timing import time_drafts
+from taccl_py.schedule.timing import time_untimed
 from taccl_py.synthesis.demands.classes import ChunkClass, Part, classes_of, settled
 
 # Holders of each term, and who wants it and lacks it.
@@ -26,7 +26,7 @@ _PER_RANK = frozenset({Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLTOALL, Kind.G
 
 @dataclass(frozen=True, slots=True)
 class KnownDemand:
-    """What a demand is by name.
+    """Name and size of the collective that a demand is.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ def as_demand_schedule(schedule: Schedule, demand: DataDemand) -> DemandSchedule
     cut = demand.cut((*parts, *settled(demand)))
     carried = [tuple(part for chunk in message.chunks for part in chunks_of[chunk]) for message in schedule.messages]
     sizes = [sum(cut.chunks[chunk].size_bytes for chunk in chunks) for chunks in carried]
-    drafts = [
+    untimed = [
         UntimedMessage(message.link, chunks, message.start_us, message.end_us, message.reduce, packed=True)
         for message, chunks in zip(schedule.messages, carried, strict=True)
     ]
@@ -106,8 +106,8 @@ def as_demand_schedule(schedule: Schedule, demand: DataDemand) -> DemandSchedule
         for size, message in zip(sizes, schedule.messages, strict=True)
     ):
         used = [i for i, chunks in enumerate(carried) if chunks]
-        drafts = time_drafts(schedule.topology, [sizes[i] for i in used], [drafts[i] for i in used])
-    messages = tuple(Message(d.link, d.chunks, d.start, d.end, d.reduce, len(d.chunks) > 1) for d in drafts)
+        untimed = time_untimed(schedule.topology, [sizes[i] for i in used], [untimed[i] for i in used])
+    messages = tuple(Message(d.link, d.chunks, d.start, d.end, d.reduce, len(d.chunks) > 1) for d in untimed)
     return DemandSchedule(schedule.topology, cut, messages)
 
 

@@ -1,7 +1,7 @@
 """Trees for pieces of data: each piece gets paths from one of its holders to all who want it, chosen by how full links and ports are.
 
 A tree grows from the ranks that have the piece by the cheapest path to the next one that lacks it. A path costs what it adds to the sum of the
-resources' loads to the power of `_POWER`, which fills them evenly (as in online routing with convex prices), plus a weight times its length in
+resources' loads to the power of `Params.power`, which fills them evenly (as in online routing with convex prices), plus a weight times its length in
 time, which keeps trees short where alphas count. A sum of which one rank wants the result is such a tree backwards; one that several want is a
 tree backwards to some rank, and one forwards from there.
 """
@@ -16,12 +16,9 @@ from functools import cached_property
 
 from taccl_py.errors import Infeasible
 from taccl_py.synthesis.demands.classes import ChunkClass
+from taccl_py.synthesis.demands.params import PARAMS
 from taccl_py.topology.model import Topology
 from taccl_py.work import count_work
-
-_POWER = 6.0
-# Ranks at which a sum that several want may be completed, that are tried for each piece.
-_MOST_OWNERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +99,12 @@ class TreeRouter:
                 self.loads_us[resource] += sign * self._topology.occupancy_us(resource, size_bytes)
 
     def _price(self, link: int, size_bytes: int, extra: dict[int, float]) -> float:
-        """What a message on a link costs."""
+        """Price of a message on a link."""
         price = 0.0
         for resource in self._topology.resources_of[link]:
             added = self._topology.occupancy_us(resource, size_bytes) / self._now_us
             before = (self.loads_us[resource] + extra.get(resource, 0.0)) / self._now_us
-            price += (before + added) ** _POWER - before**_POWER
+            price += (before + added) ** PARAMS.power - before**PARAMS.power
         return price + self._shortness * self._topology.message_us(link, size_bytes) / self._whole_us
 
     def _grow(self, sources: Sequence[int], wants: Sequence[int], size_bytes: int) -> tuple[TreeEdge, ...]:
@@ -163,7 +160,7 @@ class TreeRouter:
         """A tree backwards to some rank and one forwards from there, the cheapest of a few."""
         holders = dict.fromkeys(rank for term in each.terms for rank in term)
         loads = {rank: self._load_at(rank) for rank in dict.fromkeys([*each.wants, *holders])}
-        owners = sorted(loads, key=lambda rank: (rank not in holders, loads[rank], rank))[:_MOST_OWNERS]
+        owners = sorted(loads, key=lambda rank: (rank not in holders, loads[rank], rank))[: PARAMS.most_owners]
         best: tuple[float, tuple[TreeEdge, ...]] | None = None
         for owner in owners:
             try:
@@ -213,7 +210,7 @@ class TreeRouter:
         return max((self.loads_us[resource] for resource in resources), default=0.0)
 
     def _cost(self, edges: Sequence[TreeEdge], size_bytes: int) -> float:
-        """What all messages of a piece cost."""
+        """Price of all messages of a piece."""
         extra: dict[int, float] = {}
         cost = 0.0
         for edge in edges:
