@@ -224,6 +224,7 @@ def test_no_function_is_nested_too_deeply():
 
 # Numbers of engines that are no tuning: what stands for none or for a kind, what a format or a float prescribes.
 NO_TUNING = {
+    "demands/birkhoff.py": {"_NOTHING": "a tolerance"},
     "hierarchy/grid.py": {"ASIDE": "a kind of resource"},
     "hierarchy/outline.py": {"INSIDE": "a kind of resource", "ACROSS": "a kind of resource"},
     "hierarchy/rooted.py": {"_HOME": "a kind of resource"},

@@ -11,6 +11,7 @@ from taccl_py.api.policy import AUTO, chosen_runtime
 from taccl_py.errors import InputError, require_verdict
 from taccl_py.jsonio import format_of, parse_json, read_text
 from taccl_py.runtimes import MSCCLPP, Runtime
+from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT
 from taccl_py.units import BYTES_PER_MB, parse_size
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from taccl_py.lowering.plan import Plan
     from taccl_py.lowering.program import Program
     from taccl_py.profiles.model import RuntimeProfile
+    from taccl_py.schedule.for_demand import DemandSchedule
     from taccl_py.schedule.ir import Schedule
     from taccl_py.simulate.timeline import Timeline
     from taccl_py.topology.model import Topology
@@ -32,8 +34,8 @@ class GivenFile:
     replay
         Its timeline at a size in bytes (None: at the size that it was made for; 1 MB for an XML file or a plan). None if the machine is not
         known.
-    schedule, program, plan
-        One of them.
+    schedule, program, plan, demand
+        One of them; the last one is the schedule of a demand.
     topology
         The machine, or None.
     sized
@@ -52,6 +54,7 @@ class GivenFile:
     plan: Plan | None = None
     kind: Kind | None = None
     runtime: str = ""
+    demand: DemandSchedule | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,8 @@ def load_subject(file: Path, placed: Placed, *, verified: bool, needs_machine: b
     if file.suffix == ".json" or text.lstrip()[:1] == "{":
         if format_of(text, str(file)) is None and is_plan(parse_json(text, str(file))):
             return _load_plan(file, text, placed, verified=verified, needs_machine=needs_machine)
+        if format_of(text, str(file)) == DEMAND_SCHEDULE_FORMAT:
+            return _load_demand_schedule(file, text, placed, verified=verified)
         return _load_schedule(file, text, placed, verified=verified)
     if needs_machine and isinstance(placed.topology, str) and not placed.topology:
         raise InputError("an XML file does not say on which machine it runs; add --topology", path=str(file))
@@ -143,6 +148,23 @@ def _load_schedule(file: Path, text: str, placed: Placed, *, verified: bool) -> 
     if verified:
         require_verdict(str(file), verify_any(schedule), ())
     return schedule_subject(schedule)
+
+
+def _load_demand_schedule(file: Path, text: str, placed: Placed, *, verified: bool) -> GivenFile:
+    from taccl_py.schedule.demand_files import read_demand_schedule
+    from taccl_py.simulate.demand_replay import replay_demand
+    from taccl_py.verify.demand import verify_demand_schedule
+
+    words = f"is for XML files, but {file} is a schedule, which carries its machine"
+    _refuse(placed, ("topology", "nodes", "sketch", "runtime", "instances"), words)
+    schedule = read_demand_schedule(text, str(file))
+    if verified:
+        _require_good(file, verify_demand_schedule(schedule))
+
+    def replay(size: int | None) -> Timeline:
+        return replay_demand(schedule, size)
+
+    return GivenFile(replay, None, None, schedule.topology, sized=True, demand=schedule)
 
 
 def schedule_subject(schedule: Schedule) -> GivenFile:

@@ -35,6 +35,7 @@ _QUOTED = re.compile(r"'([^']*)'")
 
 _COMMANDS = {
     "synth": ("taccl_py.cli.synth:synth", "Synthesize an algorithm and write schedule, MSCCL XML and summary."),
+    "reshard": ("taccl_py.cli.demands:reshard", "Move a tensor from one sharding over a mesh of ranks to another."),
     "pareto": (
         "taccl_py.cli.pareto:pareto",
         "Enumerate synchronous algorithms between latency and bandwidth, with proofs.",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from taccl_py.api.policy import known_runtime
+from taccl_py.cli.asked import ASKED, demand_options, take_kind
 from taccl_py.cli.options import (
-    KIND,
     RANKS,
     SIZE,
     SIZE_RANGE,
@@ -29,13 +29,15 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Print lower bounds on the time of any algorithm.")
 @click.argument("topology")
-@click.argument("collective", type=KIND)
+@click.argument("collective", type=ASKED)
 @click.option("--nodes", type=click.IntRange(1), default=None, help="Number of nodes of a shipped machine.")
 @click.option("--sketch", default="", help="Sketch that completes a TACCL profile; of no other importance here.")
 @click.option("--ranks", type=RANKS, default=None, help="Process group, for example 0-7 or 0,2,4-6.")
 @click.option("--root", type=click.IntRange(0), default=0, help="Root of Broadcast, Reduce, Gather, Scatter.")
 @click.option("--size", type=SIZE, default=None, help="Size as nccl-tests counts it: 64KiB, 1MB, 1G. Default 1MB.")
 @click.option("--sizes", type=SIZE_RANGE, default=None, help="Range of sizes, for example 1KiB:1GiB.")
+@demand_options
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of --skew.")
 @degradation_options
 @runtime_option("Runtime of the bound under a runtime profile", MSCCLPP.name)
 @runtime_profile_option
@@ -60,14 +62,22 @@ def bound(as_json: bool, by_switch: bool, **values: Any) -> None:
     These are for messages from rank to rank. With --switch, what a switch stores at many ranks leaves its sender once, and what it
     adds up enters a rank once: latency and cuts remain, and the other bounds fall.
 
+    COLLECTIVE may be a demand, as for taccl synth: its bound is what must cross a cut, and the farthest rank.
+
     \b
     Examples:
       taccl bound ndv4 allgather --nodes 2 --sizes 1KiB:1GiB
       taccl bound torus:8x8 alltoall --size 64MiB
       taccl bound dgx1 broadcast --root 3 --json
+      taccl bound ndv5 alltoallv --nodes 4 --skew zipf:1
       taccl bound ndv5 allreduce --nodes 2 --switch
       taccl bound dgx1 allgather --without-link 0-3 --slow-link 4-7:0.5
     """
+    if not take_kind(values):
+        from taccl_py.cli.demands import bound_demand
+
+        bound_demand(values, as_json=as_json)
+        return
     from taccl_py.api.search import analyse, wanted_sizes
     from taccl_py.pipeline.resolve import Request, make_demand
     from taccl_py.report.bounds import bounds_record, bounds_table

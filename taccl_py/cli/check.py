@@ -17,10 +17,11 @@ from taccl_py.jsonio import format_of, parse_json, read_text
 from taccl_py.releases import DEFAULT_FOLDER
 from taccl_py.report.tables import INDEX_FORMATS, SUMMARY_FILE, SUMMARY_FORMAT
 from taccl_py.runtimes import LEGACY, MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
-from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
+from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT, GROUP_FORMAT, read_schedule
 from taccl_py.units import format_count, format_size, format_time
 
 if TYPE_CHECKING:
+    from taccl_py.schedule.for_demand import DemandSchedule
     from taccl_py.verify.msccl import ProgramFacts
     from taccl_py.verify.mscclpp import PlanFacts
 
@@ -34,6 +35,7 @@ _UNREAD_TEXT = (
 _UNREAD_VALUE = ("buffer-name", "number-format", "number-range", "step-type")
 # Rules broken by several places together, or in the execution: one of the places is wrong, and may have been rejected.
 _CONSEQUENCE = ("deadlock", "missing-counterpart", "race")
+_DEMAND_FORMATS = ("taccl-demand", DEMAND_SCHEDULE_FORMAT)
 _RANK_OF_RULE = {
     **dict.fromkeys(_UNREAD_TEXT, -2),
     **dict.fromkeys(_UNREAD_VALUE, -1),
@@ -54,6 +56,9 @@ _WORST_FIRST = (InvalidArtifact.exit_code, InputError.exit_code, Unsupported.exi
     help='Collective that a file must be for; what a legacy file with coll="custom" is meant to do.',
 )
 @click.option("--root", type=click.IntRange(0), default=None, help="Root that a file must have.")
+@click.option(
+    "--demand", type=click.Path(path_type=Path), default=None, help="Demand that a schedule of a demand must be for."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Print every error, not only the first of a file.")
 @json_option
 def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, **hints: Any) -> int:  # fmt: skip
@@ -83,7 +88,9 @@ def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, *
     results: list[dict[str, Any]] = []
     for path in files:
         target = RUNTIMES[told_runtime(runtime, [path])]
-        if os.path.isdir(path):  # where nobody may look, the file cannot be read
+        if hints["demand"] is not None:
+            results.append(_verify_against(path, hints["demand"]))
+        elif os.path.isdir(path):  # where nobody may look, the file cannot be read
             results += _verify_folder(path, target, **asked)
         else:
             results.append(verify_file(path, target, **asked))
@@ -122,6 +129,8 @@ def _verify_json(path: Path, text: str, kind: Kind | None, root: int | None) -> 
         return _result(path, (), "a summary, nothing to verify", ())
     if stated == GROUP_FORMAT:
         return _verify_group(path, text, kind, root)
+    if stated in _DEMAND_FORMATS:
+        return _verify_demand(path, text, kind, is_schedule=stated == DEMAND_SCHEDULE_FORMAT)
     if is_plan(parse_json(text, str(path))):
         plan = verify_plan(text, str(path), kind=kind, root=root)
         return _result(path, plan.violations, _describe_plan(plan.facts), plan.notes, plan.unsupported)
@@ -141,6 +150,46 @@ def _verify_group(path: Path, text: str, kind: Kind | None, root: int | None) ->
     ranks, time = schedule.topology.num_ranks, format_time(schedule.makespan_us)
     violations = group_violations(schedule, kind, root)
     return _result(path, violations, f"{schedule.kind} group schedule, {ranks} ranks, {time}", ())
+
+
+def _verify_demand(path: Path, text: str, kind: Kind | None, *, is_schedule: bool) -> dict[str, Any]:
+    """Result of a demand, which reading verifies, or of its schedule."""
+    from taccl_py.demand.files import read_demand
+    from taccl_py.schedule.demand_files import read_demand_schedule
+    from taccl_py.verify.demand import verify_demand_schedule
+
+    if kind is not None:
+        raise InputError(f"is a demand and no {kind}; leave --collective out", path=str(path))
+    if not is_schedule:
+        demand = read_demand(text, str(path))
+        chunks = format_count(len(demand.chunks), "chunk")
+        return _result(
+            path,
+            (),
+            f"demand {demand.name}, {demand.num_ranks} ranks, {chunks}, {format_size(demand.total_bytes)} to come",
+            (),
+        )
+    schedule = read_demand_schedule(text, str(path))
+    return _result(path, verify_demand_schedule(schedule), _schedule_facts(schedule), ())
+
+
+def _verify_against(path: Path, demand: Path) -> dict[str, Any]:
+    """Result of a schedule of a demand that is for this demand, or of the folder that it is in."""
+    from taccl_py.demand.files import read_demand
+    from taccl_py.schedule.demand_files import read_demand_schedule
+    from taccl_py.verify.demand import verify_demand_schedule
+
+    asked = read_demand(read_text(demand), str(demand))
+    file = path / "schedule.json" if path.is_dir() else path
+    try:
+        schedule = read_demand_schedule(read_text(file), str(file))
+    except InputError as error:
+        return _unread(file, error)
+    return _result(file, verify_demand_schedule(schedule, asked), f"{_schedule_facts(schedule)}, for {demand}", ())
+
+
+def _schedule_facts(schedule: DemandSchedule) -> str:
+    return f"schedule of demand {schedule.demand.name}, {schedule.demand.num_ranks} ranks, {format_time(schedule.makespan_us)}"
 
 
 def _verify_folder(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) -> list[dict[str, Any]]:

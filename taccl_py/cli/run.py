@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
+from taccl_py.cli.asked import refuse_others
+from taccl_py.cli.demands import is_demand_schedule, run_demand_schedule
 from taccl_py.cli.options import KIND, SIZE, SIZE_RANGE, echo_json, json_option
 from taccl_py.errors import InputError, Interrupted, InvalidArtifact, TacclError, Violation
 from taccl_py.execute.plan import Backend, DataType, ExecutablePlan, Operator
@@ -109,7 +111,7 @@ def run_command(file: Path, executor: str, as_json: bool, **values: Any) -> int:
     """Execute FILE (a schedule.json, any MSCCL XML file or an MSCCL++ plan) on real data, and compare with what is promised.
 
     Threadblocks run as on a GPU: steps in order, connections with the slots of the runtime, large chunks in slices. The result
-    is compared with the collective's definition, computed on whole buffers. An XML file is not verified first; a schedule is
+    is compared with the collective's definition, computed on whole buffers. The schedule of a demand runs message by message, at its own size. An XML file is not verified first; a schedule is
     lowered. A size that equal chunks of whole elements do not make up is rounded, and a note says what was run. The columns are
     those of nccl-tests; times are of this machine, the predicted ones of the topology.
 
@@ -125,6 +127,10 @@ def run_command(file: Path, executor: str, as_json: bool, **values: Any) -> int:
       mpiexec -n 16 taccl run plan.json --with mscclpp
     """
     values["executor"] = executor
+    if executor == _LOCAL and is_demand_schedule(file):
+        refuse_others(("file", "executor", "seed", "repeats", "as_json"), str(file))
+        run_demand_schedule(file, values["seed"], values["repeats"], as_json=as_json)
+        return 0
     session = _open_session(executor, values)
     try:
         try:

@@ -75,7 +75,7 @@ def show(file: Path, as_json: bool, **values: Any) -> None:
 
 
 def _record(subject: GivenFile, file: Path, size: int | None) -> dict[str, Any]:
-    from taccl_py.report.view import plan_record, program_record, schedule_record
+    from taccl_py.report.view import demand_schedule_record, plan_record, program_record, schedule_record
 
     if size is not None and not subject.sized:
         why = (
@@ -87,6 +87,8 @@ def _record(subject: GivenFile, file: Path, size: int | None) -> dict[str, Any]:
         return program_record(subject.program, subject.topology, timeline)
     if subject.plan is not None:
         return plan_record(subject.plan, subject.plan.collective, subject.topology, timeline)
+    if subject.demand is not None and timeline is not None:
+        return demand_schedule_record(subject.demand, timeline)
     if subject.schedule is None or timeline is None:
         raise ValueError("a file holds neither a schedule nor a program")
     return schedule_record(subject.schedule, timeline)

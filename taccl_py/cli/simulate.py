@@ -70,7 +70,7 @@ def simulate(file: Path, curve: bool, no_check: bool, as_json: bool, **values: A
             "the curve is for a range of sizes; write --sizes instead", path="command line", field="--size"
         )
     subject = load_subject(file, values, verified=not no_check)
-    if subject.schedule is not None:
+    if subject.schedule is not None or subject.demand is not None:
         require_threadblocks(str(file), values["runtime_profile"])
     sizes: SizeRange | None = values["sizes"]
     wanted = [*values["size"], *(sizes.doubled() if sizes is not None else ())]
@@ -98,7 +98,7 @@ def simulate(file: Path, curve: bool, no_check: bool, as_json: bool, **values: A
 def _runtime(subject: GivenFile, values: dict[str, Any]) -> _RuntimeTime | None:
     """Times under the profile that is asked for; None for a schedule."""
     topology = subject.topology
-    if subject.schedule is not None or topology is None:
+    if subject.schedule is not None or subject.demand is not None or topology is None:
         return None
     profile = chosen_profile(values["runtime_profile"], subject.runtime, topology)
     return _RuntimeTime(profile, runtime_times(subject, profile))

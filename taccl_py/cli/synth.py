@@ -19,9 +19,9 @@ from taccl_py.api.policy import (
     RANGE_LIMIT_RANKS,
     RANGE_LIMIT_S,
 )
+from taccl_py.cli.asked import ASKED, demand_options, take_kind
 from taccl_py.cli.interrupt import interrupts_drop
 from taccl_py.cli.options import (
-    KIND,
     OUTPUT,
     OUTPUT_FILE,
     RANKS,
@@ -66,7 +66,7 @@ _V100 = "v100"
 
 @click.command(cls=RecordedCommand, short_help="Synthesize an algorithm and write schedule, MSCCL XML and summary.")
 @click.argument("topology")
-@click.argument("collective", type=KIND)
+@click.argument("collective", type=ASKED)
 @click.option(
     "--nodes", type=click.IntRange(1), default=None, help="Number of nodes of a shipped or node-form topology."
 )
@@ -142,6 +142,7 @@ _V100 = "v100"
     is_flag=True,
     help="Make no XML: for machines that are larger than what a runtime can load. Also what -o FILE.json does.",
 )
+@demand_options
 @degradation_options
 @lowering_options
 @runtime_profile_option
@@ -150,7 +151,9 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
     """Synthesize an algorithm for COLLECTIVE on TOPOLOGY.
 
     TOPOLOGY is a shipped name (taccl topo list), a formula (ring:8, torus:4x4) or a file, ours or TACCL's. COLLECTIVE is
-    allgather, reducescatter, allreduce, alltoall, broadcast, reduce, gather or scatter.
+    allgather, reducescatter, allreduce, alltoall, broadcast, reduce, gather or scatter; or a demand: alltoallv, allgatherv, reducescatterv or
+    sendrecv with --counts or --skew, or a demand file (.json) that says of every chunk who holds it, or whose contributions are added, and who wants it.
+    Demands get a schedule and no XML.
 
     The schedule is verified, lowered to MSCCL XML for the runtime, verified again as text, and replayed. Ctrl-C (or
     SIGTERM) ends the search with the best schedule so far; a second one, or one before there is an answer, ends the program. One
@@ -163,8 +166,15 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
       taccl synth ndv4 allreduce --nodes 2 --sizes 1KiB:4GiB -o algos/
       taccl synth dgx1 allgather --without-link 0-3 --slow-link 4-7:0.5
       taccl synth topo-ndv2-1MB.json alltoall --sketch sk1-ndv2-n2.json --json
+      taccl synth ndv5 alltoallv --nodes 4 --skew zipf:0.5 --size 256MB
+      taccl synth dgx1 my.json -o out/
       taccl synth ndv4 allreduce --nodes 3 --engine greedy --without-port 'node 1 ib3 in' --only-schedule
     """
+    if not take_kind(values):
+        from taccl_py.cli.demands import synth_demand
+
+        synth_demand(values, output, as_json=as_json)
+        return
     from taccl_py.api.search import search_for
     from taccl_py.cli.cache import verdicts
     from taccl_py.pipeline.resolve import resolve_machine

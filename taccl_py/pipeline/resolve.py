@@ -10,6 +10,7 @@ from taccl_py.collective import ROOTED, Kind
 from taccl_py.errors import Infeasible, InputError
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.sketch.machine import load_machine
+from taccl_py.sketch.model import Sketch
 from taccl_py.solvers.choice import choose_solver
 from taccl_py.synthesis.bounds import require_ways
 from taccl_py.synthesis.engine import Demand, Options, require_few_chunks
@@ -95,16 +96,7 @@ def make_demand(request: Request, *, expanded: bool = True) -> Demand:
     Infeasible
         If a process group has no paths between its ranks.
     """
-    machine = load_machine(request.topology, request.sketch, request.nodes)
-    topology, sketch = machine.topology, machine.sketch
-    options = {"missing_ports": "--without-port", "slow_ports": "--slow-port"}
-    with _named(missing="--without-link", slow="--slow-link", **options):
-        topology = degraded(topology, request.degradation)
-    if request.ranks is not None:
-        if sketch is not None:
-            raise InputError("--ranks cannot be combined with a sketch, which is written for all ranks; leave one out")
-        with _named(ranks="--ranks"):
-            topology = topology.subset(request.ranks)
+    topology, sketch = damaged_machine(request)
     if request.root and request.kind not in ROOTED:
         raise InputError(f"{request.kind} has no root; leave --root out", path="command line", field="--root")
     if topology.chunk_costs and request.size_bytes is not None:
@@ -125,6 +117,27 @@ def make_demand(request: Request, *, expanded: bool = True) -> Demand:
     if request.ranks is not None:
         _require_ways(demand, request.ranks)
     return demand
+
+
+def damaged_machine(request: Request) -> tuple[Topology, Sketch | None]:
+    """Machine of a request without the links that it says are missing, as its process group sees it, and its sketch.
+
+    Raises
+    ------
+    InputError
+        If a name, a file or an option is wrong, or they contradict each other.
+    """
+    machine = load_machine(request.topology, request.sketch, request.nodes)
+    topology, sketch = machine.topology, machine.sketch
+    options = {"missing_ports": "--without-port", "slow_ports": "--slow-port"}
+    with _named(missing="--without-link", slow="--slow-link", **options):
+        topology = degraded(topology, request.degradation)
+    if request.ranks is not None:
+        if sketch is not None:
+            raise InputError("--ranks cannot be combined with a sketch, which is written for all ranks; leave one out")
+        with _named(ranks="--ranks"):
+            topology = topology.subset(request.ranks)
+    return topology, sketch
 
 
 @contextmanager

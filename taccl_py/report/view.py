@@ -12,6 +12,7 @@ from taccl_py.lowering.program import Program
 from taccl_py.profiles.model import NEUTRAL
 from taccl_py.report.structure import find_phases, structure_record
 from taccl_py.report.tables import plain_table
+from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.critical_path import critical_path
 from taccl_py.simulate.timeline import SwitchWork, Timeline, Transfer
@@ -40,6 +41,20 @@ def schedule_record(schedule: Schedule, timeline: Timeline) -> dict[str, Any]:
         "traffic": _traffic(schedule.topology, timeline),
         "transfers": [_transfer(each, schedule) for each in timeline.transfers],
         "critical_path": _critical_path(schedule),
+    }
+
+
+def demand_schedule_record(schedule: DemandSchedule, timeline: Timeline) -> dict[str, Any]:
+    """Return the JSON object of a schedule of a demand and its replay; times are microseconds."""
+    origin = schedule.origin
+    return {
+        **_facts(schedule.demand.name, schedule.topology, timeline),
+        "engine": origin.engine if origin else None,
+        "bound_us": origin.bound_us if origin else None,
+        "chunks": len(schedule.demand.chunks),
+        "steps": _steps(schedule, timeline),
+        "traffic": _traffic(schedule.topology, timeline),
+        "transfers": [_transfer(each, schedule) for each in timeline.transfers],
     }
 
 
@@ -149,7 +164,7 @@ def _facts(kind: str, topology: Topology, timeline: Timeline) -> dict[str, Any]:
     }
 
 
-def _steps(schedule: Schedule, timeline: Timeline) -> list[dict[str, Any]]:
+def _steps(schedule: Schedule | DemandSchedule, timeline: Timeline) -> list[dict[str, Any]]:
     """One row for every step: messages that wait for data as often as each other."""
     groups: dict[int, list[Transfer]] = {}
     for transfer in timeline.transfers:
@@ -202,7 +217,7 @@ def _traffic(topology: Topology, timeline: Timeline) -> list[dict[str, Any]]:
     ]
 
 
-def _transfer(transfer: Transfer, schedule: Schedule | None) -> dict[str, Any]:
+def _transfer(transfer: Transfer, schedule: Schedule | DemandSchedule | None) -> dict[str, Any]:
     found: dict[str, Any] = {
         "src": transfer.src, "dst": transfer.dst, "start_us": transfer.start_us, "end_us": transfer.end_us, "bytes": transfer.size_bytes,
     }  # fmt: skip

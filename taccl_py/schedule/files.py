@@ -36,9 +36,11 @@ from taccl_py.units import MAX_SIZE_BYTES
 
 FORMAT = "taccl-schedule"
 GROUP_FORMAT = "taccl-group-schedule"  # that of `taccl_py.schedule.group_files`
+DEMAND_SCHEDULE_FORMAT = "taccl-demand-schedule"  # that of `taccl_py.schedule.demand_files`
 VERSION = 1
 
 _ADVICE = "name the schedule that it was made of, or use taccl check, show, simulate, run or install"
+_DEMAND_ADVICE = "taccl check, show, simulate, trace and run take it"
 _PACKED = ', "packed": true'
 
 
@@ -129,6 +131,10 @@ def read_schedule(text: str, path: str) -> Schedule:
         raise InputError(
             "is a group schedule, whose messages are not written down one by one; name the XML that taccl lower makes of it",
             path=path,
+        )
+    if fields.has("format") and fields.raw("format") == DEMAND_SCHEDULE_FORMAT:
+        raise InputError(
+            f"is the schedule of a demand, and one of a collective is needed here; {_DEMAND_ADVICE}", path=path
         )
     fields.header(FORMAT, VERSION)
     topology = topology_from_fields(fields.object("topology"))

@@ -16,7 +16,7 @@ them real steps and keeps them off the critical path where it can.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -166,21 +166,7 @@ class Schedule:
 
         A message still in flight when another starts is no part of it: ranks that exchange sums do so in one step.
         """
-        arrivals: defaultdict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)
-        steps = []
-        for message in self.messages:
-            link = self.topology.links[message.link]
-            latest_us = message.start_us + rounding_us(message.start_us, self.makespan_us)
-            brought = (
-                step
-                for chunk in message.chunks
-                for end_us, step in arrivals.get((chunk, link.src), ())
-                if end_us <= latest_us
-            )
-            steps.append(1 + max(brought, default=0))
-            for chunk in message.chunks:
-                arrivals[chunk, link.dst].append((message.end_us, steps[-1]))
-        return tuple(steps)
+        return steps_of(self.topology, self.messages)
 
     @property
     def num_steps(self) -> int:
@@ -199,6 +185,26 @@ class Schedule:
                 f"{message.start_us:12.4f} {message.end_us:12.4f}  {link.src:3d} -> {link.dst:<3d} {verb} {chunks}"
             )
         return "\n".join(lines) + "\n"
+
+
+def steps_of(topology: Topology, messages: Sequence[Message]) -> tuple[int, ...]:
+    """Step of every message of a schedule, see `Schedule.step_of`; messages are in their one order."""
+    makespan_us = max((message.end_us for message in messages), default=0.0)
+    arrivals: defaultdict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)
+    steps = []
+    for message in messages:
+        link = topology.links[message.link]
+        latest_us = message.start_us + rounding_us(message.start_us, makespan_us)
+        brought = (
+            step
+            for chunk in message.chunks
+            for end_us, step in arrivals.get((chunk, link.src), ())
+            if end_us <= latest_us
+        )
+        steps.append(1 + max(brought, default=0))
+        for chunk in message.chunks:
+            arrivals[chunk, link.dst].append((message.end_us, steps[-1]))
+    return tuple(steps)
 
 
 def rounding_us(moment_us: float, whole_us: float) -> float:

@@ -33,7 +33,7 @@ def completed(folder, line, shell="bash"):
         ("taccl synth tor", ["torus:4x4"]),
         ("taccl topo show dg", ["dgx1", "dgx2"]),
         ("taccl topo diff ndv2 nd", ["ndv2", "ndv4", "ndv5"]),
-        ("taccl synth ndv2 allg", ["allgather"]),
+        ("taccl synth ndv2 allg", ["allgather", "allgatherv"]),
         ("taccl synth ndv2 allgather --sketch ndv2-sk", ["ndv2-sk-1", "ndv2-sk-2", "ndv2-sk-3"]),
         ("taccl sketch show ndv4", ["ndv4-rails"]),
         ("taccl synth ndv2 allgather --engine gr", ["greedy"]),

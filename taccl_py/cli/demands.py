@@ -1,0 +1,249 @@
+"""``taccl reshard``, and what ``taccl synth``, ``taccl bound`` and ``taccl run`` do with a demand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from taccl_py.answer import Ended
+from taccl_py.api.policy import budget
+from taccl_py.cli.asked import make_asked_demand, refuse_others
+from taccl_py.cli.options import (
+    OUTPUT,
+    RANKS,
+    RecordedCommand,
+    budget_options,
+    degradation_options,
+    echo_json,
+    json_option,
+    make_degradation,
+)
+from taccl_py.cli.progress import watched
+from taccl_py.errors import InputError, InvalidArtifact, Violation
+from taccl_py.jsonio import canonical_json, format_of, read_text, write_all
+from taccl_py.report.tables import SUMMARY_FORMAT, print_table
+from taccl_py.solvers.limits import Limits
+
+if TYPE_CHECKING:
+    from taccl_py.demand import DataDemand
+    from taccl_py.demand.reshard import Resharding
+    from taccl_py.topology.model import Topology
+
+_T = TypeVar("_T")
+# Seconds of effort normal.
+DEMAND_LIMIT_S = 4.0
+_MACHINE = ("topology", "collective", "nodes", "ranks", "missing", "slow", "missing_ports", "slow_ports", "as_json")
+_FORMULA = ("counts", "skew", "dtype", "size", "seed")
+_SYNTH = (*_MACHINE, *_FORMULA, "effort", "time_limit", "output", "progress", "only_schedule")
+
+
+def synth_demand(values: dict[str, Any], output: Path | None, *, as_json: bool) -> None:
+    """Synthesize for a demand, and write its files."""
+    asked = values["collective"]
+    refuse_others(_degradations(_SYNTH), str(asked.variable or asked.file))
+    _require_output(output)
+    topology = _machine(values)
+    _search(topology, make_asked_demand(values, topology.num_ranks), values, output, as_json=as_json)
+
+
+def bound_demand(values: dict[str, Any], *, as_json: bool) -> None:
+    """Print the bound of a demand."""
+    from taccl_py.pipeline.demands import demand_lower_bound
+    from taccl_py.report.demands import demand_bound_record, demand_bound_table
+
+    asked = values["collective"]
+    refuse_others(_degradations((*_MACHINE, *_FORMULA)), str(asked.variable or asked.file))
+    topology = _machine(values)
+    demand = make_asked_demand(values, topology.num_ranks)
+    bound, known = demand_lower_bound(topology, demand, Limits())
+    result = demand_bound_record(topology, demand, bound, known)
+    if as_json:
+        echo_json(result)
+    else:
+        print_table(demand_bound_table(result))
+
+
+@click.command(cls=RecordedCommand, short_help="Move a tensor from one sharding over a mesh of ranks to another.")
+@click.argument("topology")
+@click.option("--shape", required=True, help="Lengths of the tensor's dimensions: 1024x1024x512.")
+@click.option("--dtype", default="float32", show_default=True, help="Type of its elements: fp32, bf16, int8 and so on.")
+@click.option(
+    "--from", "source", required=True, help="Where it is: ranks, mesh, and a placement for each axis, 0-15:4x4:S0,R."
+)
+@click.option("--to", "target", required=True, help="Where it is to be, in the same form.")
+@click.option(
+    "--nodes", type=click.IntRange(1), default=None, help="Number of nodes of a shipped or node-form topology."
+)
+@click.option("--ranks", type=RANKS, default=None, help="Process group, for example 0-7 or 0,2,4-6.")
+@budget_options(f"{DEMAND_LIMIT_S:g} s")
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
+@click.option(
+    "-o",
+    "--output",
+    type=OUTPUT,
+    default=None,
+    help="Directory for schedule.json, demand.json, boxes.json and summary.json, or one schedule.json.",
+)
+@degradation_options
+@json_option  # fmt: skip
+def reshard(as_json: bool, output: Path | None, **values: Any) -> None:
+    """Synthesize what brings a tensor from one sharding to another on TOPOLOGY.
+
+    Placements are those of PyTorch's DTensor: S0 is sharded along dimension 0 (as torch.chunk cuts it, so that the last shards may be shorter or
+    empty), R is replicated, P holds a summand (--from only). The meshes may be the same ranks, overlap, or lie apart. Any rank that holds a part may send it,
+    in pieces, over other ranks.
+
+    A rank's buffers hold its boxes (parts of the tensor between the cuts of both sides) one behind the other; boxes.json says which.
+
+    \b
+    Examples:
+      taccl reshard ndv4 --nodes 4 --shape 1024x1024x512 --dtype fp32 --from '0-15:4x4:S0,R' --to '16-31:4x4:R,S1' -o out/
+      taccl reshard dgx1 --shape 4096x4096 --dtype bf16 --from 0-7:8:S0 --to 0-7:8:S1
+    """
+    from taccl_py.demand import dtype_named
+    from taccl_py.demand.reshard import parse_shape, parse_sharding
+    from taccl_py.demand.reshard import reshard as make_resharding
+
+    _require_output(output)
+    topology = _machine(values)
+    shape = _parsed("--shape", parse_shape, values["shape"])
+    dtype = _parsed("--dtype", dtype_named, values["dtype"])
+    source, target = (
+        _parsed(f"--{name}", parse_sharding, values[key]) for name, key in (("from", "source"), ("to", "target"))
+    )
+    try:
+        found = make_resharding(shape, dtype, source, target, topology.num_ranks)
+    except InputError as error:
+        raise InputError(error.what, path="command line", field=error.field) from None
+    _search(topology, found.demand, values, output, as_json=as_json, resharding=found)
+
+
+def is_demand_schedule(file: Path) -> bool:
+    """True if a file is the schedule of a demand."""
+    from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT
+
+    return file.suffix == ".json" and format_of(read_text(file), str(file)) == DEMAND_SCHEDULE_FORMAT
+
+
+def run_demand_schedule(file: Path, seed: int, repeats: int, *, as_json: bool) -> None:
+    """Run the schedule of a demand on data, and compare.
+
+    Raises
+    ------
+    InputError
+        If the file is wrong, or its data do not fit into memory.
+    InvalidArtifact
+        If an element is wrong.
+    """
+    from taccl_py.execute.demand import RunnableDemand, draw_inputs, run_demand
+    from taccl_py.report.demands import demand_run_record, demand_run_table
+
+    runnable = RunnableDemand.read(read_text(file), str(file))
+    try:
+        runs = [run_demand(runnable, draw_inputs(runnable.demand, seed + number)) for number in range(repeats)]
+    except InputError as error:
+        raise InputError(error.what, path=str(file)) from None
+    result = demand_run_record(str(file), runnable, runs)
+    if as_json:
+        echo_json(result)
+    else:
+        print_table(demand_run_table(result))
+    wrong = next((run for run in runs if run.num_wrong), None)
+    if wrong is not None:
+        raise InvalidArtifact(
+            str(file), [Violation("", "wrong-result", f"{wrong.num_wrong} elements are wrong; {wrong.first_wrong}")]
+        )
+
+
+def _parsed(field: str, parse: Callable[[str], _T], word: str) -> _T:
+    """Value of an option, as a function makes it of its word, naming that in errors."""
+    try:
+        return parse(word)
+    except InputError as error:
+        raise InputError(error.what, path="command line", field=field) from None
+
+
+def _degradations(names: Sequence[str]) -> tuple[str, ...]:
+    """The names, and those of the options for missing and slow links."""
+    context = click.get_current_context()
+    more = [
+        one.name or ""
+        for one in context.command.params
+        if any(word.startswith(("--without", "--slow")) for word in one.opts)
+    ]
+    return (*names, *more)
+
+
+def _require_output(output: Path | None) -> None:
+    """Refuse what cannot be written before any work is done."""
+    if output is None:
+        return
+    if output.suffix == ".xml":
+        raise InputError(
+            "a demand has a schedule and no MSCCL XML; name a directory, or a file ending in .json", path=str(output)
+        )
+    if output.suffix == ".json" and output.is_dir():
+        raise InputError("is a directory; name a file, or a directory without .json", path=str(output))
+    if output.suffix != ".json" and output.exists() and not output.is_dir():
+        raise InputError("is a file; name a directory, or a file ending in .json", path=str(output))
+
+
+def _machine(values: dict[str, Any]) -> Topology:
+    from taccl_py.collective import Kind
+    from taccl_py.pipeline.resolve import Request, damaged_machine
+
+    request = Request(
+        topology=values["topology"], kind=Kind.ALLTOALL, nodes=values["nodes"], ranks=values["ranks"], degradation=make_degradation(values)
+    )  # fmt: skip
+    return damaged_machine(request)[0]
+
+
+def _search(
+    topology: Topology,
+    demand: DataDemand,
+    values: dict[str, Any],
+    output: Path | None,
+    *,
+    as_json: bool,
+    resharding: Resharding | None = None,
+) -> None:
+    """Search, write and print."""
+    from taccl_py.demand.files import write_demand
+    from taccl_py.pipeline.demands import synthesize_demand
+    from taccl_py.report.demands import demand_record, demand_table
+    from taccl_py.schedule.demand_files import write_demand_schedule
+    from taccl_py.synthesis.engine import Proof
+
+    stop = threading.Event()
+    limits = budget(
+        Limits(seed=values["seed"], stop=stop), DEMAND_LIMIT_S, effort=values["effort"], time_limit=values["time_limit"]
+    )
+    with watched(stop, values.get("progress")) as events:
+        answer = synthesize_demand(topology, demand, limits, events)
+    ended = Ended.of(limits, is_proved=answer.synthesis.proof is not Proof.FEASIBLE)
+    facts = {**demand_record(answer), "ended": str(ended)}
+    texts: dict[Path, str] = {}
+    if output is not None:
+        schedule = write_demand_schedule(answer.synthesis.schedule)
+        if output.suffix == ".json":
+            texts = {output: schedule}
+        else:
+            texts = {output / "schedule.json": schedule, output / "demand.json": write_demand(demand)}
+            if resharding is not None:
+                texts[output / "boxes.json"] = canonical_json(
+                    [{"low": list(box.low), "high": list(box.high)} for box in resharding.boxes]
+                )
+            names = [*(path.name for path in texts), "summary.json"]
+            texts[output / "summary.json"] = canonical_json({"format": SUMMARY_FORMAT, **facts, "files": names})
+        write_all(texts)
+    result = {**facts, "files": [str(path) for path in texts]}
+    if as_json:
+        echo_json(result)
+        return
+    print_table(demand_table(result))
+    for path in texts:
+        click.echo(f"wrote {path}", err=True)

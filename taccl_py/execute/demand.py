@@ -1,0 +1,211 @@
+"""Run a schedule of a demand on real data, all ranks in this process, message by message.
+
+The file is read apart from what made and verified it. Inputs are drawn, equal where several ranks hold the same; a message takes what its
+sender has when it starts, and its receiver has it when it has arrived. What comes out is compared with what the demand promises, computed from
+the inputs alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from taccl_py.demand import DataDemand
+from taccl_py.demand.files import read_demand_fields
+from taccl_py.errors import InputError
+from taccl_py.execute.arithmetic import Array, combine, encode, storage_type
+from taccl_py.execute.plan import DataType, Operator
+from taccl_py.jsonio import Fields, parse_json
+
+FORMAT = "taccl-demand-schedule"
+_VERSION = 1
+_MOST_BYTES = 1 << 33
+_EXACT_BITS = {DataType.FLOAT16: 11, DataType.BFLOAT16: 8, DataType.FLOAT32: 24, DataType.FLOAT64: 53}
+_TOLERANCE = 1e-6
+# How often data that several ranks hold are made equal, where parts of buffers are in several chunks.
+_ROUNDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DataMessage:
+    """A message as it is run: from rank to rank, with times in microseconds."""
+
+    src: int
+    dst: int
+    chunks: tuple[int, ...]
+    start_us: float
+    end_us: float
+    reduce: bool
+
+
+@dataclass(frozen=True)
+class DemandRun:
+    """Outcome of a run.
+
+    Attributes
+    ----------
+    outputs
+        Output of every rank, as elements.
+    num_wrong
+        Elements that are not what the demand promises.
+    first_wrong
+        Sentence on the first of them; empty if there is none.
+    time_us
+        How long it took here.
+    """
+
+    outputs: tuple[Array, ...]
+    num_wrong: int
+    first_wrong: str
+    time_us: float
+
+
+@dataclass(frozen=True)
+class RunnableDemand:
+    """Demand and messages of a file."""
+
+    demand: DataDemand
+    messages: tuple[DataMessage, ...]
+
+    @staticmethod
+    def read(text: str, path: str) -> RunnableDemand:
+        """Read a schedule of a demand.
+
+        Raises
+        ------
+        InputError
+            If it is none.
+        """
+        fields = Fields(parse_json(text, path), path)
+        fields.header(FORMAT, _VERSION)
+        demand = read_demand_fields(fields.object("demand"))
+        ends = [
+            (each.integer("from", least=0), each.integer("to", least=0))
+            for each in fields.object("topology").objects("links")
+        ]
+        ends.sort()
+        messages = []
+        for item in fields.objects("messages"):
+            link, chunks = item.integer("link", least=0), tuple(item.integers("chunks", least=0))
+            if link >= len(ends) or max(chunks, default=0) >= len(demand.chunks):
+                item.fail("", "names a link or a chunk that does not exist")
+            times = item.number("start_us", least=None), item.number("end_us", least=None)
+            messages.append(DataMessage(*ends[link], chunks, *times, item.boolean("reduce")))
+        return RunnableDemand(demand, tuple(messages))
+
+
+def draw_inputs(demand: DataDemand, seed: int) -> tuple[Array, ...]:
+    """Input of every rank as elements, of which sums are exact whatever their order; equal where several ranks hold the same.
+
+    Raises
+    ------
+    InputError
+        If that needs too much memory, or what ranks hold together cannot be equal.
+    """
+    if sum(demand.input_bytes) + sum(demand.output_bytes) > _MOST_BYTES:
+        raise InputError(
+            f"the buffers of all ranks have {sum(demand.input_bytes) + sum(demand.output_bytes)} bytes, and {_MOST_BYTES} can be run in "
+            "this process; run a smaller demand"
+        )
+    data_type, size = DataType(demand.dtype), demand.element_bytes
+    terms = max(len(chunk.terms) for chunk in demand.chunks)
+    high = (1 << _EXACT_BITS[data_type]) // terms if data_type.is_float else 1 << min(8 * size - 1, 31)
+    found = []
+    for rank, length in enumerate(demand.input_bytes):
+        rng = np.random.default_rng([seed, rank])
+        numbers = rng.integers(1, max(2, high), length // size)
+        found.append(encode(numbers.astype(np.float64 if data_type.is_float else storage_type(data_type)), data_type))
+    for _ in range(_ROUNDS):
+        if not _make_equal(demand, found):
+            return tuple(found)
+    raise InputError(
+        f"what several ranks of {demand.name} hold together lies so that it cannot be the same; move it apart"
+    )
+
+
+def _make_equal(demand: DataDemand, inputs: Sequence[Array]) -> bool:
+    """Give all holders of a term what the first one has; whether that changed anything."""
+    changed = False
+    for chunk in demand.chunks:
+        for first, *others in chunk.terms:
+            had = _slice(demand, inputs[first.rank], first.offset_bytes, chunk.size_bytes)
+            for rank, offset in others:
+                place = _slice(demand, inputs[rank], offset, chunk.size_bytes)
+                if not np.array_equal(place, had):
+                    place[...] = had
+                    changed = True
+    return changed
+
+
+def _slice(demand: DataDemand, buffer: Array, offset_bytes: int, size_bytes: int) -> Array:
+    size = demand.element_bytes
+    return buffer[offset_bytes // size : (offset_bytes + size_bytes) // size]
+
+
+def run_demand(runnable: RunnableDemand, inputs: Sequence[Array]) -> DemandRun:
+    """Run the messages on these inputs, and compare."""
+    demand = runnable.demand
+    begun = time.perf_counter()
+    held = {
+        (number, rank): _slice(demand, inputs[rank], offset, chunk.size_bytes)
+        for number, chunk in enumerate(demand.chunks)
+        for term in chunk.terms
+        for rank, offset in term
+    }
+    for is_start, message, carried in _events(runnable.messages):
+        if is_start:
+            carried.update({number: held.get((number, message.src)) for number in message.chunks})
+            continue
+        for number, values in carried.items():
+            own = held.get((number, message.dst)) if message.reduce else None
+            if values is not None:
+                held[number, message.dst] = (
+                    values if own is None else combine(Operator.SUM, DataType(demand.dtype), own, values)
+                )
+    outputs = _empty_outputs(demand)
+    for number, chunk in enumerate(demand.chunks):
+        for rank, offset in chunk.wants:
+            values = held.get((number, rank))
+            if values is not None:
+                _slice(demand, outputs[rank], offset, chunk.size_bytes)[...] = values
+    took_us = (time.perf_counter() - begun) * 1e6
+    return DemandRun(outputs, *compare_outputs(demand, inputs, outputs), took_us)
+
+
+def _events(messages: Sequence[DataMessage]) -> list[tuple[bool, DataMessage, dict[int, Array | None]]]:
+    """Starts and arrivals in the order of time; what starts in the moment of an arrival comes after it."""
+    found: list[tuple[float, bool, int]] = []
+    for index, one in enumerate(messages):
+        slack_us = _TOLERANCE * abs(one.end_us - one.start_us) + 16 * float(np.spacing(one.end_us))
+        found += [(one.start_us, True, index), (max(one.end_us - slack_us, one.start_us), False, index)]
+    carried: list[dict[int, Array | None]] = [{} for _ in messages]
+    return [(is_start, messages[index], carried[index]) for _, is_start, index in sorted(found)]
+
+
+def _empty_outputs(demand: DataDemand) -> tuple[Array, ...]:
+    """Outputs in which nothing is that anybody promises."""
+    data_type = DataType(demand.dtype)
+    return tuple(
+        np.zeros(length // demand.element_bytes, dtype=storage_type(data_type)) for length in demand.output_bytes
+    )
+
+
+def compare_outputs(demand: DataDemand, inputs: Sequence[Array], outputs: Sequence[Array]) -> tuple[int, str]:
+    """Number of elements that are not what the demand promises, and a sentence on the first one."""
+    data_type = DataType(demand.dtype)
+    num_wrong, first_wrong = 0, ""
+    for number, chunk in enumerate(demand.chunks):
+        parts = [_slice(demand, inputs[term[0].rank], term[0].offset_bytes, chunk.size_bytes) for term in chunk.terms]
+        wanted = parts[0]
+        for part in parts[1:]:
+            wanted = combine(Operator.SUM, data_type, wanted, part)
+        for rank, offset in chunk.wants:
+            found = _slice(demand, outputs[rank], offset, chunk.size_bytes)
+            wrong = np.flatnonzero(found != wanted)
+            if len(wrong) and not first_wrong:
+                first_wrong = f"rank {rank} has another element {wrong[0]} of chunk {number} than the demand promises"
+            num_wrong += len(wrong)
+    return num_wrong, first_wrong

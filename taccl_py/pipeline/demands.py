@@ -1,0 +1,120 @@
+"""Search for demands: those that are one of the eight collectives go to its engines, the others to the engine for demands.
+
+What leaves here has passed the verifier of schedules for demands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taccl_py.demand import DataDemand
+from taccl_py.errors import InputError, InvalidArtifact
+from taccl_py.schedule.for_demand import DemandSchedule
+from taccl_py.schedule.ir import Origin
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.bounds import Bound, demand_bound
+from taccl_py.synthesis.catalog import load_engine
+from taccl_py.synthesis.demands import (
+    DemandSynthesis,
+    KnownDemand,
+    as_demand_schedule,
+    bound_of_demand,
+    recognized,
+    solve_demand,
+)
+from taccl_py.synthesis.engine import Demand, Events, Options, Proof
+from taccl_py.topology.model import Topology
+from taccl_py.verify.demand import verify_demand_schedule
+
+_ENGINE = "auto"
+
+
+@dataclass(frozen=True)
+class DemandAnswer:
+    """Verified answer to a demand.
+
+    Attributes
+    ----------
+    synthesis
+        Schedule, bound, proof.
+    known
+        The collective that the demand is, or None.
+    """
+
+    synthesis: DemandSynthesis
+    known: KnownDemand | None
+
+
+def require_machine(topology: Topology, demand: DataDemand) -> None:
+    """Refuse a machine that the demand is not for.
+
+    Raises
+    ------
+    InputError
+        If the ranks differ in number, or the machine's costs are per chunk.
+    """
+    if topology.chunk_costs:
+        raise InputError(
+            f"{topology.name} is a TACCL profile, whose costs are per chunk of one unstated size, and the demand's chunks have sizes; "
+            "use another machine",
+            path="command line", field="TOPOLOGY",
+        )  # fmt: skip
+    if topology.num_ranks != demand.num_ranks:
+        raise InputError(
+            f"{topology.name} has {topology.num_ranks} ranks, and the demand {demand.name} is for {demand.num_ranks}; choose the machine's "
+            "size, or --ranks",
+            path="command line", field="TOPOLOGY",
+        )  # fmt: skip
+
+
+def synthesize_demand(topology: Topology, demand: DataDemand, limits: Limits, events: Events) -> DemandAnswer:
+    """Find and verify a schedule for a demand.
+
+    Raises
+    ------
+    TacclError
+        Input and synthesis errors; InvalidArtifact if the verifier rejects what an engine made.
+    """
+    require_machine(topology, demand)
+    known = recognized(demand)
+    if known is None:
+        synthesis = solve_demand(topology, demand, limits, events)
+    else:
+        synthesis = _as_collective(topology, demand, known, limits, events)
+    violations = verify_demand_schedule(synthesis.schedule, demand)
+    if violations:
+        raise InvalidArtifact("schedule", violations)
+    return DemandAnswer(synthesis, known)
+
+
+def _as_collective(
+    topology: Topology, demand: DataDemand, known: KnownDemand, limits: Limits, events: Events
+) -> DemandSynthesis:
+    """Answer of the engines of a collective."""
+    asked = Demand(topology, known.kind, known.size_bytes, known.root)
+    found = load_engine(_ENGINE)(asked, Options(limits=limits), events)
+    schedule: DemandSchedule = as_demand_schedule(found.schedule, demand)
+    origin = found.schedule.origin
+    proof = Proof.of(schedule.makespan_us, found.bound)
+    own = Origin(
+        _ENGINE, found.solver, "", limits.seed, str(proof), found.bound.time_us, found.bound.reason,
+        found_by=origin.found_by if origin is not None else "",
+    )  # fmt: skip
+    return DemandSynthesis(schedule.with_origin(own), found.bound, proof)
+
+
+def demand_lower_bound(topology: Topology, demand: DataDemand, limits: Limits) -> tuple[Bound, KnownDemand | None]:
+    """Lower bound on the time of any schedule for a demand, and the collective that it is, if it is one.
+
+    Raises
+    ------
+    InputError
+        If the machine is not for the demand.
+    Infeasible
+        If some rank cannot be reached.
+    """
+    require_machine(topology, demand)
+    known = recognized(demand)
+    if known is None:
+        return bound_of_demand(topology, demand), None
+    return demand_bound(topology, known.kind, known.root, known.size_bytes, limits), known

@@ -1,0 +1,111 @@
+"""JSON records and tables of demands: answers and bounds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taccl_py.report.tables import plain_table
+from taccl_py.units import format_gap, format_rate, format_size, format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from taccl_py.demand import DataDemand
+    from taccl_py.execute.demand import DemandRun, RunnableDemand
+    from taccl_py.pipeline.demands import DemandAnswer
+    from taccl_py.synthesis.bounds import Bound
+    from taccl_py.synthesis.demands import KnownDemand
+    from taccl_py.topology.model import Topology
+
+
+def demand_record(answer: DemandAnswer) -> dict[str, Any]:
+    """Return the JSON object of an answer; times are microseconds, sizes bytes, rates GB/s."""
+    synthesis = answer.synthesis
+    schedule, origin = synthesis.schedule, synthesis.schedule.origin
+    return {
+        **_asked(schedule.topology, schedule.demand, answer.known),
+        "engine": origin.engine if origin is not None else "",
+        "found_by": origin.found_by if origin is not None else "",
+        "seed": origin.seed if origin is not None else 0,
+        "status": str(synthesis.proof),
+        "makespan_us": schedule.makespan_us,
+        "bound_us": synthesis.bound.time_us,
+        "bound_reason": synthesis.bound.reason,
+        "gap": synthesis.gap,
+        "algbw_gbps": schedule.algbw_gbps,
+        "messages": len(schedule.messages),
+    }
+
+
+def _asked(topology: Topology, demand: DataDemand, known: KnownDemand | None) -> dict[str, Any]:
+    return {
+        "demand": demand.name,
+        "collective": None if known is None else str(known.kind),
+        "topology": topology.name,
+        "num_ranks": topology.num_ranks,
+        "num_nodes": topology.num_nodes,
+        "chunks": len(demand.chunks),
+        "dtype": demand.dtype,
+        "total_bytes": demand.total_bytes,
+    }
+
+
+def demand_table(result: dict[str, Any]) -> Table:
+    """Table of a record."""
+    rate = "" if result["algbw_gbps"] is None else f", {format_rate(result['algbw_gbps'])}"
+    rows = [
+        *_head(result),
+        ("time", f"{format_time(result['makespan_us'])}{rate} (links and ports alone)"),
+        ("bound (any algorithm)", f"{format_time(result['bound_us'])}  ({result['bound_reason']})"),
+        ("gap", f"{format_gap(result['gap'])}  ({result['status']})"),
+        ("messages", f"{result['messages']}, chunks {result['chunks']}"),
+        ("found by", result["found_by"] or result["engine"]),
+        ("search ended", result["ended"]),
+    ]
+    return plain_table(_title(result), ("", ""), rows)
+
+
+def _title(result: dict[str, Any]) -> str:
+    return f"{result['demand']} on {result['topology']}, {result['num_ranks']} ranks, {format_size(result['total_bytes'])} to come"
+
+
+def _head(result: dict[str, Any]) -> list[tuple[str, str]]:
+    return [] if result["collective"] is None else [("is", f"{result['collective']}, answered by its engines")]
+
+
+def demand_bound_record(
+    topology: Topology, demand: DataDemand, bound: Bound, known: KnownDemand | None
+) -> dict[str, Any]:
+    """Return the JSON object of a bound; times are microseconds."""
+    return {**_asked(topology, demand, known), "bound_us": bound.time_us, "bound_reason": bound.reason}
+
+
+def demand_bound_table(result: dict[str, Any]) -> Table:
+    """Table of a bound."""
+    rows = [*_head(result), ("bound (any algorithm)", f"{format_time(result['bound_us'])}  ({result['bound_reason']})")]
+    return plain_table(_title(result), ("", ""), rows)
+
+
+def demand_run_record(file: str, runnable: RunnableDemand, runs: Sequence[DemandRun]) -> dict[str, Any]:
+    """Return the JSON object of runs on data; the time is the mean, in microseconds, of this machine."""
+    return {
+        "file": file,
+        "demand": runnable.demand.name,
+        "num_ranks": runnable.demand.num_ranks,
+        "dtype": runnable.demand.dtype,
+        "total_bytes": runnable.demand.total_bytes,
+        "runs": len(runs),
+        "time_us": sum(run.time_us for run in runs) / len(runs),
+        "num_wrong": sum(run.num_wrong for run in runs),
+    }
+
+
+def demand_run_table(result: dict[str, Any]) -> Table:
+    """Table of runs on data."""
+    row = (
+        result["demand"], str(result["num_ranks"]), result["dtype"], format_size(result["total_bytes"]), f"{result['time_us']:.2f}",
+        str(result["num_wrong"]),
+    )  # fmt: skip
+    return plain_table(result["file"], ("demand", "ranks", "type", "to come", "time (us)", "#wrong"), [row])

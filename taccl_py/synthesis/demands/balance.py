@@ -1,0 +1,288 @@
+"""AllToAllv between nodes: even out inside a node, cross one to one, hand out.
+
+What one node has for another is spread over the lanes of the nodes, each a NIC of the one and a NIC of the other, in proportion to their rates,
+so that every lane carries the same part of each pair of nodes: then the fullest NIC is as full as its node makes it at the least. What lies at
+the rank of its lane already crosses from there; the rest is passed to a rank of the lane first. Nodes meet in the order of a Birkhoff
+decomposition of what they have for each other, or in rotation where there are many. Behind a lane data are handed out to those who want them.
+(As FAST does, arXiv 2505.09764.)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from taccl_py.demand import DataDemand
+from taccl_py.synthesis.demands.birkhoff import birkhoff
+from taccl_py.synthesis.demands.classes import ChunkClass, Part, cut_stream, settled
+from taccl_py.synthesis.demands.dispatch import PlannedMessage
+from taccl_py.synthesis.demands.params import PARAMS
+from taccl_py.synthesis.demands.plan import DemandPlan
+from taccl_py.topology.model import Topology
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """NICs of nodes that are alike, in order.
+
+    Attributes
+    ----------
+    senders, receivers
+        For every node and lane the ranks whose links to other nodes leave, or enter, by it.
+    us_per_mb
+        For every lane, how long a megabyte takes at its slowest.
+    """
+
+    senders: tuple[tuple[tuple[int, ...], ...], ...]
+    receivers: tuple[tuple[tuple[int, ...], ...], ...]
+    us_per_mb: tuple[float, ...]
+
+    @staticmethod
+    def of(topology: Topology) -> Lanes | None:
+        """Lanes of a machine; None if its nodes are not alike, or a rank has several lanes, or ranks of one lane are not joined."""
+        by_port: list[dict[int, set[int]]] = [defaultdict(set) for _ in range(2 * topology.num_nodes)]
+        cost: dict[int, float] = {}
+        for index, link in enumerate(topology.links):
+            nodes = topology.node_of[link.src], topology.node_of[link.dst]
+            if nodes[0] == nodes[1]:
+                continue
+            resources = topology.resources_of[index]
+            if len(resources) < 3:  # a link of its own is no NIC
+                return None
+            slowest = max(topology.resource_cost[resource][1] for resource in resources)
+            for resource, node, rank in (
+                (resources[1], nodes[0], link.src),
+                (resources[-1], topology.num_nodes + nodes[1], link.dst),
+            ):
+                by_port[node][resource].add(rank)
+                cost[resource] = max(cost.get(resource, 0.0), slowest)
+        sides = [sorted((min(ranks), resource) for resource, ranks in ports.items()) for ports in by_port]
+        count = len(sides[0])
+        if not count or any(len(side) != count for side in sides):
+            return None
+        ranks = [tuple(tuple(sorted(by_port[n][r])) for _, r in side) for n, side in enumerate(sides)]
+        if any(sum(map(len, lanes)) != len({rank for lane in lanes for rank in lane}) for lanes in ranks):
+            return None
+        us_per_mb = tuple(max(cost[side[lane][1]] for side in sides) for lane in range(count))
+        return Lanes(tuple(ranks[: topology.num_nodes]), tuple(ranks[topology.num_nodes :]), us_per_mb)
+
+    def widths(self) -> list[float]:
+        """Part of what a node has for another that each lane carries."""
+        rates = [1 / each if each else 1.0 for each in self.us_per_mb]
+        return [rate / sum(rates) for rate in rates]
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """Parts of chunks that go from one rank to another."""
+
+    source: int
+    target: int
+    parts: tuple[Part, ...]
+    size_bytes: int
+
+
+def balanced_plans(topology: Topology, demand: DataDemand, classes: Sequence[ChunkClass]) -> Iterator[DemandPlan]:
+    """Plans for what goes from one rank to one other on a machine of several nodes; none where that is not so."""
+    if topology.num_nodes < 2 or any(each.is_sum or len(each.terms[0]) > 1 or len(each.wants) > 1 for each in classes):
+        return
+    lanes = Lanes.of(topology)
+    if lanes is None:
+        return
+    loads: defaultdict[tuple[int, int], list[_Load]] = defaultdict(list)
+    for each in classes:
+        source, target = each.terms[0][0], each.wants[0]
+        parts = tuple((chunk, 0, demand.chunks[chunk].size_bytes) for chunk in each.chunks)
+        loads[topology.node_of[source], topology.node_of[target]].append(_Load(source, target, parts, each.size_bytes))
+    if all(a == b for a, b in loads):
+        return
+    for longest in PARAMS.longest:
+        plan = _Balance(topology, demand, lanes, loads).plan(longest)
+        if plan is None:
+            return
+        yield plan
+        if len(plan.messages) > PARAMS.enough_messages:
+            return
+
+
+class _Balance:
+    """One plan in the making."""
+
+    def __init__(
+        self, topology: Topology, demand: DataDemand, lanes: Lanes, loads: dict[tuple[int, int], list[_Load]]
+    ) -> None:
+        self._topology, self._demand, self._lanes, self._loads = topology, demand, lanes, loads
+        self._parts: list[Part] = []
+        self._messages: list[PlannedMessage] = []
+        self._is_whole = True
+
+    def plan(self, longest: float) -> DemandPlan | None:
+        """The plan; None if links are missing."""
+        widths = self._lanes.widths()
+        streams = {
+            nodes: self._spread(loads, *nodes, widths) for nodes, loads in self._loads.items() if nodes[0] != nodes[1]
+        }
+        for (source, target, lane), stream, edges, ranks in self._turns(streams, longest):
+            for parts_of, rank in zip(_cut_loads(stream, edges), ranks, strict=True):
+                self._cross(source, target, lane, parts_of, rank)
+        inside = [load for (a, b), loads in self._loads.items() if a == b for load in loads]
+        for load in inside:
+            self._send(
+                load.source, load.target, self._number(load.parts), load.size_bytes, (), float(len(self._messages))
+            )
+        if not self._is_whole:
+            return None
+        return DemandPlan(
+            self._topology, self._demand.cut((*self._parts, *settled(self._demand))), tuple(self._messages)
+        )
+
+    def _spread(self, loads: Sequence[_Load], source: int, target: int, widths: Sequence[float]) -> list[list[_Load]]:
+        """Loads of each lane of a pair of nodes: first what lies at its own ranks, then what others have too much of."""
+        unit = self._demand.element_bytes
+        total = sum(load.size_bytes for load in loads) // unit
+        edges = [round(total * sum(widths[:lane])) * unit for lane in range(len(widths))] + [total * unit]
+        room = [edges[lane + 1] - edges[lane] for lane in range(len(widths))]
+        lane_of = {rank: lane for lane, ranks in enumerate(self._lanes.senders[source]) for rank in ranks}
+        into = {rank: lane for lane, ranks in enumerate(self._lanes.receivers[target]) for rank in ranks}
+        found: list[list[_Load]] = [[] for _ in widths]
+        waiting = list(loads)
+        for prefer in (lane_of, into, None):
+            rest = []
+            for load in sorted(waiting, key=lambda one: (-one.size_bytes, one.source, one.target)):
+                left: _Load | None = load
+                own = None if prefer is None else prefer.get(load.source if prefer is lane_of else load.target)
+                for lane in range(len(widths)) if prefer is None else [] if own is None else [own]:
+                    taken, left = _take(left, room[lane]) if left is not None else (None, None)
+                    if taken is not None:
+                        found[lane].append(taken)
+                        room[lane] -= taken.size_bytes
+                if left is not None:
+                    rest.append(left)
+            waiting = rest
+        return found
+
+    def _turns(
+        self, streams: dict[tuple[int, int], list[list[_Load]]], longest: float
+    ) -> Iterator[tuple[tuple[int, int, int], list[_Load], list[int], list[float]]]:
+        """For every pair of nodes and lane: its stream, where it is cut into messages, and the place of each in the order."""
+        nodes, unit = self._topology.num_nodes, self._demand.element_bytes
+        sizes = {pair: sum(load.size_bytes for lane in lanes for load in lane) for pair, lanes in streams.items()}
+        matrix = [[float(sizes.get((a, b), 0)) for b in range(nodes)] for a in range(nodes)]
+        whole = max([sum(row) for row in matrix] + [sum(column) for column in zip(*matrix, strict=True)])
+        slots = _slots(matrix, whole * longest)
+        for pair, lanes in streams.items():
+            if not sizes[pair]:
+                continue
+            for lane, stream in enumerate(lanes):
+                size, at = sum(load.size_bytes for load in stream), 0.0
+                edges, ranks = [0], []
+                for rank, amount in slots[pair]:
+                    at += amount
+                    edge = min(size, round(size * at / sizes[pair] / unit) * unit)
+                    if edge > edges[-1]:
+                        edges.append(edge)
+                        ranks.append(rank)
+                if edges[-1] < size:
+                    edges, ranks = (
+                        ([*edges, size], [*ranks, slots[pair][-1][0]])
+                        if len(edges) == 1
+                        else ([*edges[:-1], size], ranks)
+                    )
+                if size:
+                    yield (*pair, lane), stream, edges, ranks
+
+    def _cross(self, source: int, target: int, lane: int, loads: Sequence[_Load], rank: float) -> None:
+        """A message between nodes, what brings its data to its sender, and what hands them out."""
+        senders, receivers = self._lanes.senders[source][lane], self._lanes.receivers[target][lane]
+        by_ends: defaultdict[tuple[int, int], list[_Load]] = defaultdict(list)
+        for load in loads:
+            sender = load.source if load.source in senders else senders[load.target % len(senders)]
+            receiver = load.target if load.target in receivers else receivers[load.source % len(receivers)]
+            by_ends[sender, receiver].append(load)
+        for (sender, receiver), group in by_ends.items():
+            numbered = [(load, self._number(load.parts)) for load in group]
+            before = self._grouped(numbered, sender, sender=True, after=(), rank=rank - 1.0)
+            chunks = tuple(chunk for _, each in numbered for chunk in each)
+            crossing = self._send(sender, receiver, chunks, sum(load.size_bytes for load in group), tuple(before), rank)
+            self._grouped(numbered, receiver, sender=False, after=(crossing,), rank=rank)
+
+    def _grouped(
+        self,
+        numbered: Sequence[tuple[_Load, tuple[int, ...]]],
+        end: int,
+        *,
+        sender: bool,
+        after: tuple[int, ...],
+        rank: float,
+    ) -> list[int]:
+        """Messages inside a node to the sender, or from the receiver, one for each other rank."""
+        by_rank: defaultdict[int, list[tuple[_Load, tuple[int, ...]]]] = defaultdict(list)
+        for load, chunks in numbered:
+            by_rank[load.source if sender else load.target].append((load, chunks))
+        found = []
+        for other, group in by_rank.items():
+            if other != end:
+                ends = (other, end) if sender else (end, other)
+                chunks = tuple(chunk for _, each in group for chunk in each)
+                found.append(self._send(*ends, chunks, sum(load.size_bytes for load, _ in group), after, rank))
+        return found
+
+    def _number(self, parts: Sequence[Part]) -> tuple[int, ...]:
+        first = len(self._parts)
+        self._parts += parts
+        return tuple(range(first, len(self._parts)))
+
+    def _send(self, src: int, dst: int, chunks: tuple[int, ...], size: int, after: tuple[int, ...], rank: float) -> int:
+        links = self._topology.links_between.get((src, dst), ())
+        self._is_whole = self._is_whole and bool(links)
+        self._messages.append(PlannedMessage(links[0] if links else 0, chunks, size, after, rank=rank))
+        return len(self._messages) - 1
+
+
+def _slots(matrix: list[list[float]], longest: float) -> defaultdict[tuple[int, int], list[tuple[float, float]]]:
+    """For every pair of nodes when, and how much at a time, they meet; amounts up to `longest`."""
+    found: defaultdict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
+    nodes = len(matrix)
+    if nodes <= PARAMS.most_matched:
+        turns = [(matching.duration, matching.pairs) for matching in birkhoff(matrix)]
+        for number, (duration, pairs) in enumerate(turns):
+            count = max(1, -int(-duration // longest))
+            for pair in pairs:
+                found[pair] += [(number + i / count, duration / count) for i in range(count)]
+        return found
+    for a in range(nodes):
+        for b in range(nodes):
+            if matrix[a][b]:
+                count = max(1, -int(-matrix[a][b] // longest))
+                found[a, b] = [(((b - a) % nodes) + i * nodes, matrix[a][b] / count) for i in range(count)]
+    return found
+
+
+def _take(load: _Load, most_bytes: int) -> tuple[_Load | None, _Load | None]:
+    """The first bytes of a load, and the rest."""
+    if most_bytes <= 0:
+        return None, load
+    if most_bytes >= load.size_bytes:
+        return load, None
+    first, rest = cut_stream(load.parts, [0, most_bytes, load.size_bytes])
+    return (
+        _Load(load.source, load.target, first, most_bytes),
+        _Load(load.source, load.target, rest, load.size_bytes - most_bytes),
+    )
+
+
+def _cut_loads(stream: Sequence[_Load], edges: Sequence[int]) -> Iterator[list[_Load]]:
+    """A stream of loads, cut at these bytes of it."""
+    waiting = list(reversed(stream))
+    for low, high in pairwise(edges):
+        room, found = high - low, []
+        while room and waiting:
+            taken, rest = _take(waiting.pop(), room)
+            if rest is not None:
+                waiting.append(rest)
+            if taken is not None:
+                found.append(taken)
+                room -= taken.size_bytes
+        yield found

@@ -1,0 +1,191 @@
+"""The engine for demands: several planners, each under several orders, and the best of all.
+
+Planners are trees with different numbers of pieces and weights of length (`taccl_py.synthesis.demands.trees`), and for what goes from one rank to
+one other the balance of a node's lanes (`taccl_py.synthesis.demands.balance`). All of it is deterministic; time only decides how many are tried.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from taccl_py.demand import DataDemand
+from taccl_py.schedule.for_demand import DemandSchedule
+from taccl_py.schedule.ir import Origin
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.bounds.bound import Bound
+from taccl_py.synthesis.demands.balance import balanced_plans
+from taccl_py.synthesis.demands.bound import bound_of_demand
+from taccl_py.synthesis.demands.classes import ChunkClass, classes_of
+from taccl_py.synthesis.demands.params import PARAMS
+from taccl_py.synthesis.demands.plan import RoutedPiece, plan_of
+from taccl_py.synthesis.demands.trees import TreeRouter, direct_edges
+from taccl_py.synthesis.engine import Events, Proof
+from taccl_py.topology.model import Topology
+from taccl_py.units import BYTES_PER_MB, relative_gap
+
+_ENGINE = "demands"
+
+
+@dataclass(frozen=True)
+class DemandSynthesis:
+    """Answer to a demand.
+
+    Attributes
+    ----------
+    schedule
+        Best schedule found.
+    bound
+        Best proven lower bound.
+    proof
+        See `taccl_py.synthesis.engine.Proof`.
+    """
+
+    schedule: DemandSchedule
+    bound: Bound
+    proof: Proof
+
+    @staticmethod
+    def of(schedule: DemandSchedule, bound: Bound, found_by: str, seed: int) -> DemandSynthesis:
+        """Answer with its provenance."""
+        proof = Proof.of(schedule.makespan_us, bound)
+        origin = Origin(_ENGINE, "none", "", seed, str(proof), bound.time_us, bound.reason, found_by=found_by)
+        return DemandSynthesis(schedule.with_origin(origin), bound, proof)
+
+    @property
+    def gap(self) -> float:
+        """Relative distance from the bound."""
+        return relative_gap(self.schedule.makespan_us, self.bound.time_us)
+
+
+def solve_demand(
+    topology: Topology, demand: DataDemand, limits: Limits, events: Events | None = None
+) -> DemandSynthesis:
+    """Schedule for a demand.
+
+    Parameters
+    ----------
+    topology, demand
+        The machine and what must move on it.
+    limits
+        When to stop.
+    events
+        Told of progress.
+
+    Raises
+    ------
+    Infeasible
+        If some rank cannot be reached.
+    """
+    events = events or Events()
+    events.stage("bound")
+    bound = bound_of_demand(topology, demand)
+    events.bound(bound.time_us)
+    events.stage("search")
+    over = limits.countdown()
+    best: DemandSchedule | None = None
+    finder = "copies"
+    for name, family in _families(topology, demand, bound):
+        last_us = math.inf
+        for schedule in family:
+            if schedule.makespan_us >= last_us * (1 - PARAMS.least_step):
+                break
+            last_us = schedule.makespan_us
+            if best is None or last_us < best.makespan_us * (1 - PARAMS.least_step):
+                best, finder = schedule, name
+                events.incumbent(last_us)
+            if over():
+                break
+        if best is not None and (over() or bound.is_reached_by(best.makespan_us)):
+            break
+    return DemandSynthesis.of(best or DemandSchedule(topology, demand, ()), bound, finder, limits.seed)
+
+
+def _families(topology: Topology, demand: DataDemand, bound: Bound) -> Iterator[tuple[str, Iterator[DemandSchedule]]]:
+    """Families of schedules with the names of their planners, the likeliest first; one that gains nothing ends its family."""
+    classes = classes_of(demand)
+    if not classes:
+        return
+    yield "balance", (plan.timed() for plan in balanced_plans(topology, demand, classes))
+    yield "direct", _direct(topology, demand, classes)
+    if len(classes) * len(topology.links) > PARAMS.most_looks and _is_direct(topology, classes):
+        return
+    slowest_us = max(topology.resource_cost[r][1] for links in topology.resources_of for r in links)
+    tried: set[tuple[tuple[int, ...], float]] = set()
+    for count in PARAMS.trees:
+        for shortness in PARAMS.shortness:
+            pieces = tuple(_pieces_of(each, slowest_us, bound.time_us / count) for each in classes)
+            if (pieces, shortness) not in tried and (
+                max(pieces) == 1 or sum(pieces) * len(topology.links) <= PARAMS.most_looks
+            ):
+                tried.add((pieces, shortness))
+                yield "trees", _of_trees(topology, demand, classes, pieces, bound.time_us, shortness)
+
+
+def _is_direct(topology: Topology, classes: Sequence[ChunkClass]) -> bool:
+    """True if every class can go over single links."""
+    return all(direct_edges(topology, each, each.size_bytes) is not None for each in classes)
+
+
+def _direct(topology: Topology, demand: DataDemand, classes: Sequence[ChunkClass]) -> Iterator[DemandSchedule]:
+    """The schedule in which everything goes over single links, if there is one."""
+    routed = []
+    for number, each in enumerate(classes):
+        edges = direct_edges(topology, each, each.size_bytes)
+        if edges is None:
+            return
+        routed.append(RoutedPiece(each.cut(demand, 1)[0], edges, float(number)))
+    yield plan_of(topology, demand, routed).timed()
+
+
+def _of_trees(
+    topology: Topology,
+    demand: DataDemand,
+    classes: tuple[ChunkClass, ...],
+    pieces: tuple[int, ...],
+    whole_us: float,
+    shortness: float,
+) -> Iterator[DemandSchedule]:
+    """Schedules over the same trees, with more and more pieces that follow each other on each tree."""
+    routed = route_pieces(topology, demand, classes, pieces, whole_us, shortness)
+    messages = sum(len(piece.edges) for piece in routed)
+    for parts in PARAMS.pieces:
+        if parts > 1 and parts * messages > PARAMS.most_messages:
+            break
+        yield plan_of(
+            topology, demand, [part for piece in routed for part in piece.split(parts, demand.element_bytes)]
+        ).timed()
+
+
+def _pieces_of(each: ChunkClass, slowest_us: float, piece_us: float) -> int:
+    """Pieces of a class that each take about so long where a megabyte takes longest."""
+    return max(1, round(each.size_bytes / BYTES_PER_MB * slowest_us / max(piece_us, 1e-9)))
+
+
+def route_pieces(
+    topology: Topology,
+    demand: DataDemand,
+    classes: tuple[ChunkClass, ...],
+    pieces: tuple[int, ...],
+    whole_us: float,
+    shortness: float,
+) -> list[RoutedPiece]:
+    """Trees for so many pieces of each class, those of all classes side by side, and once again when all others have theirs."""
+    router = TreeRouter(topology, whole_us, shortness)
+    waiting = sorted(
+        ((index + 0.5) / len(cut), number, index, parts)
+        for number, (each, count) in enumerate(zip(classes, pieces, strict=True))
+        for cut in [each.cut(demand, count)]
+        for index, parts in enumerate(cut)
+    )
+    sizes = [sum(size for _, _, size in parts) for *_, parts in waiting]
+    total, done = sum(sizes), 0
+    trees = []
+    for (_, number, _, _), size in zip(waiting, sizes, strict=True):
+        done += size
+        trees.append(router.route(classes[number], size, done / total))
+    for i, ((_, number, _, _), size) in enumerate(zip(waiting, sizes, strict=True)):
+        router.unroute(trees[i], size)
+        trees[i] = router.route(classes[number], size)
+    return [RoutedPiece(parts, edges, place) for (place, _, _, parts), edges in zip(waiting, trees, strict=True)]

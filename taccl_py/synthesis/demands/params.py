@@ -1,0 +1,60 @@
+"""Numbers of engine ``demands``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Params:
+    """Numbers of engine ``demands``.
+
+    Attributes
+    ----------
+    power
+        Power of a resource's load that is its price. Guess.
+    most_owners
+        Ranks at which a sum that several want may be completed, that are tried for each piece. Guess.
+    trees
+        Trees in the time of the bound, one after the other. Guess.
+    pieces
+        Pieces that follow each other on each tree. Guess.
+    shortness
+        Weights of a tree's length in time. Guess.
+    most_messages
+        Messages of a plan whose pieces could also be larger. Guess.
+    most_looks
+        Pieces times links for which trees are looked for, where single links would do too. Guess.
+    least_step
+        Part of the time that a plan with more pieces has to gain. Guess.
+    many_messages
+        Messages of which only one order is tried. Guess.
+    most_matched
+        Nodes up to which Birkhoff's matchings are looked for. Guess.
+    longest
+        Longest messages between nodes, as parts of the whole. Guess.
+    enough_messages
+        Messages between nodes beside which no finer plan is made. Guess.
+    most_groups
+        Ranks or nodes of which all unions are cuts. Guess.
+    most_unions
+        Classes of chunks times such unions. Guess.
+    """
+
+    power: float = 6.0
+    most_owners: int = 8
+    trees: tuple[int, ...] = (1, 2, 4, 8, 16)
+    pieces: tuple[int, ...] = (1, 4, 16, 64, 256)
+    shortness: tuple[float, ...] = (0.001, 0.1, 10.0)
+    most_messages: int = 60_000
+    most_looks: int = 500_000
+    least_step: float = 1e-6
+    many_messages: int = 50_000
+    most_matched: int = 16
+    longest: tuple[float, ...] = (1.0, 1 / 16, 1 / 64)
+    enough_messages: int = 20_000
+    most_groups: int = 10
+    most_unions: int = 4_000_000
+
+
+PARAMS = Params()

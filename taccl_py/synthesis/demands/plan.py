@@ -1,0 +1,111 @@
+"""From routed pieces to a schedule: the demand cut into the pieces' parts, planned messages, and their times under the best of a few orders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from taccl_py.demand import DataDemand
+from taccl_py.schedule.for_demand import DemandSchedule
+from taccl_py.synthesis.demands.classes import Part, cut_stream, settled
+from taccl_py.synthesis.demands.dispatch import MessageCosts, PlannedMessage, dispatch_plan, makespan_us, timed_messages
+from taccl_py.synthesis.demands.params import PARAMS
+from taccl_py.synthesis.demands.trees import TreeEdge
+from taccl_py.topology.model import Topology
+from taccl_py.work import count_work
+
+_Priority = list[tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class DemandPlan:
+    """Messages without times.
+
+    Attributes
+    ----------
+    topology
+        The machine.
+    demand
+        What moves, in the chunks that the messages carry.
+    messages
+        Each behind those that it waits for.
+    """
+
+    topology: Topology
+    demand: DataDemand
+    messages: tuple[PlannedMessage, ...]
+
+    def timed(self) -> DemandSchedule:
+        """Schedule with the best of a few orders in which links and ports serve the messages."""
+        costs = MessageCosts(self.topology, self.messages)
+        best: tuple[float, list[float]] | None = None
+        for rule in _RULES if len(self.messages) <= PARAMS.many_messages else _RULES[:1]:
+            starts = dispatch_plan(self.topology, self.messages, rule(self, costs), costs)
+            time_us = makespan_us(starts, costs)
+            if best is None or time_us < best[0]:
+                best = (time_us, starts)
+        starts = best[1] if best is not None else []
+        return DemandSchedule(self.topology, self.demand, timed_messages(self.messages, starts, costs))
+
+
+def _by_tail(plan: DemandPlan, costs: MessageCosts) -> _Priority:
+    """The longest path to the end first."""
+    return [(-tail,) for tail in costs.tails_us(plan.messages)]
+
+
+def _by_load(plan: DemandPlan, costs: MessageCosts) -> _Priority:
+    """Messages over the fullest links and ports first."""
+    loads, tails = costs.loads_us(plan.topology.num_resources), costs.tails_us(plan.messages)
+    fullest = [max(loads[resource] for resource, _ in uses) for uses in costs.uses]
+    return [(-load - tail,) for load, tail in zip(fullest, tails, strict=True)]
+
+
+def _as_planned(plan: DemandPlan, costs: MessageCosts) -> _Priority:
+    """In the planner's order, the longest path to the end first."""
+    return [(message.rank, -tail) for message, tail in zip(plan.messages, costs.tails_us(plan.messages), strict=True)]
+
+
+_RULES: tuple[Callable[[DemandPlan, MessageCosts], _Priority], ...] = (_by_tail, _by_load, _as_planned)
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedPiece:
+    """Parts of chunks that go over the same messages.
+
+    Attributes
+    ----------
+    parts
+        What it is made of.
+    edges
+        Its messages.
+    rank
+        Place in the planner's order.
+    """
+
+    parts: tuple[Part, ...]
+    edges: tuple[TreeEdge, ...]
+    rank: float
+
+    def split(self, count: int, unit: int) -> list[RoutedPiece]:
+        """So many pieces (fewer if there are not so many elements of `unit` bytes) that follow each other over the same messages."""
+        elements = sum(size for _, _, size in self.parts) // unit
+        count = min(count, elements)
+        edges = [elements * i // count * unit for i in range(count + 1)]
+        streams = cut_stream(self.parts, edges)
+        return [RoutedPiece(parts, self.edges, self.rank + index / count) for index, parts in enumerate(streams)]
+
+
+def plan_of(topology: Topology, demand: DataDemand, pieces: Sequence[RoutedPiece]) -> DemandPlan:
+    """Plan of routed pieces; what nobody needs to be sent stays whole."""
+    parts: list[Part] = []
+    messages: list[PlannedMessage] = []
+    for piece in pieces:
+        chunks = tuple(range(len(parts), len(parts) + len(piece.parts)))
+        parts += piece.parts
+        size, first = sum(size for _, _, size in piece.parts), len(messages)
+        messages += [
+            PlannedMessage(edge.link, chunks, size, tuple(first + i for i in edge.after), edge.reduce, piece.rank)
+            for edge in piece.edges
+        ]
+    count_work("timed", len(parts) + len(messages))
+    return DemandPlan(topology, demand.cut((*parts, *settled(demand))), tuple(messages))

@@ -1,0 +1,293 @@
+"""Trees for pieces of data: each piece gets paths from one of its holders to all who want it, chosen by how full links and ports are.
+
+A tree grows from the ranks that have the piece by the cheapest path to the next one that lacks it. A path costs what it adds to the sum of the
+resources' loads to the power of `Params.power`, which fills them evenly (as in online routing with convex prices), plus a weight times its length in
+time, which keeps trees short where alphas count. A sum of which one rank wants the result is such a tree backwards; one that several want is a
+tree backwards to some rank, and one forwards from there.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from taccl_py.errors import Infeasible
+from taccl_py.synthesis.demands.classes import ChunkClass
+from taccl_py.synthesis.demands.params import PARAMS
+from taccl_py.topology.model import Topology
+from taccl_py.work import count_work
+
+
+@dataclass(frozen=True, slots=True)
+class TreeEdge:
+    """A message of a piece: over a link, behind the messages of the piece with these numbers."""
+
+    link: int
+    after: tuple[int, ...]
+    reduce: bool = False
+
+
+class TreeRouter:
+    """Trees for one piece after another, on links and ports that fill up.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    whole_us
+        Time to which loads are compared, such as a lower bound.
+    shortness
+        Weight of a path's length in time.
+    """
+
+    def __init__(self, topology: Topology, whole_us: float, shortness: float) -> None:
+        self._topology = topology
+        self._whole_us = max(whole_us, 1e-9)
+        self._now_us = self._whole_us
+        self._shortness = shortness
+        self.loads_us = [0.0] * topology.num_resources
+
+    @cached_property
+    def _leaving(self) -> list[list[tuple[int, int]]]:
+        found: list[list[tuple[int, int]]] = [[] for _ in range(self._topology.num_ranks)]
+        for index, link in enumerate(self._topology.links):
+            found[link.src].append((link.dst, index))
+        return found
+
+    @cached_property
+    def _entering(self) -> list[list[tuple[int, int]]]:
+        found: list[list[tuple[int, int]]] = [[] for _ in range(self._topology.num_ranks)]
+        for index, link in enumerate(self._topology.links):
+            found[link.dst].append((link.src, index))
+        return found
+
+    def route(self, each: ChunkClass, size_bytes: int, progress: float = 1.0) -> tuple[TreeEdge, ...]:
+        """Messages of a piece of a class, in an order in which each comes behind those that it waits for; resources are filled.
+
+        Parameters
+        ----------
+        each, size_bytes
+            Class and size of the piece.
+        progress
+            Part of all data that is routed when this piece is, to which loads are compared.
+
+        Raises
+        ------
+        Infeasible
+            If some rank cannot be reached.
+        """
+        self._now_us = self._whole_us * progress
+        if not each.is_sum:
+            edges = self._grow(each.terms[0], each.wants, size_bytes)
+        elif len(each.wants) == 1:
+            edges = self._gather(each, each.wants[0], size_bytes)
+        else:
+            edges = self._all_reduce(each, size_bytes)
+        self._fill(edges, size_bytes, 1.0)
+        return edges
+
+    def unroute(self, edges: Sequence[TreeEdge], size_bytes: int) -> None:
+        """Take a piece's messages away again."""
+        self._fill(edges, size_bytes, -1.0)
+
+    def _fill(self, edges: Sequence[TreeEdge], size_bytes: int, sign: float) -> None:
+        for edge in edges:
+            for resource in self._topology.resources_of[edge.link]:
+                self.loads_us[resource] += sign * self._topology.occupancy_us(resource, size_bytes)
+
+    def _price(self, link: int, size_bytes: int, extra: dict[int, float]) -> float:
+        """Price of a message on a link."""
+        price = 0.0
+        for resource in self._topology.resources_of[link]:
+            added = self._topology.occupancy_us(resource, size_bytes) / self._now_us
+            before = (self.loads_us[resource] + extra.get(resource, 0.0)) / self._now_us
+            price += (before + added) ** PARAMS.power - before**PARAMS.power
+        return price + self._shortness * self._topology.message_us(link, size_bytes) / self._whole_us
+
+    def _grow(self, sources: Sequence[int], wants: Sequence[int], size_bytes: int) -> tuple[TreeEdge, ...]:
+        """A tree forwards."""
+        # For every rank with the piece, the message that brought it, and when the path of prices began there.
+        brought: dict[int, int | None] = dict.fromkeys(sources)
+        depth_us: dict[int, float] = dict.fromkeys(sources, 0.0)
+        left = set(wants)
+        edges: list[TreeEdge] = []
+        extra: dict[int, float] = {}
+        while left:
+            path = self._cheapest(depth_us, left, self._leaving, size_bytes, extra, ())
+            for link in path:
+                one = self._topology.links[link]
+                before = brought[one.src]
+                edges.append(TreeEdge(link, () if before is None else (before,)))
+                brought[one.dst] = len(edges) - 1
+                depth_us[one.dst] = depth_us[one.src] + self._topology.message_us(link, size_bytes)
+                left.discard(one.dst)
+                for resource in self._topology.resources_of[link]:
+                    extra[resource] = extra.get(resource, 0.0) + self._topology.occupancy_us(resource, size_bytes)
+        return tuple(edges)
+
+    def _gather(self, each: ChunkClass, owner: int, size_bytes: int) -> tuple[TreeEdge, ...]:
+        """A tree backwards: terms are added on the path to one rank."""
+        depth_us = {owner: 0.0}
+        unmet = {number: frozenset(holders) for number, holders in enumerate(each.terms) if owner not in holders}
+        barred = {rank for holders in each.terms if owner in holders for rank in holders if rank != owner}
+        # Edges towards the owner, the nearest first.
+        links: list[int] = []
+        extra: dict[int, float] = {}
+        while unmet:
+            left = frozenset().union(*unmet.values())
+            path = self._cheapest(depth_us, left, self._entering, size_bytes, extra, barred)
+            for link in path:
+                one = self._topology.links[link]
+                links.append(link)
+                depth_us[one.src] = depth_us[one.dst] + self._topology.message_us(link, size_bytes)
+                for resource in self._topology.resources_of[link]:
+                    extra[resource] = extra.get(resource, 0.0) + self._topology.occupancy_us(resource, size_bytes)
+            met = next(number for number, holders in unmet.items() if self._topology.links[path[-1]].src in holders)
+            # No other holder of the same term may be passed, as its own would be added too.
+            barred |= unmet.pop(met) - {self._topology.links[path[-1]].src}
+        numbers: dict[int, list[int]] = {}
+        edges: list[TreeEdge] = []
+        for link in reversed(links):
+            one = self._topology.links[link]
+            edges.append(TreeEdge(link, tuple(numbers.get(one.src, ())), reduce=True))
+            numbers.setdefault(one.dst, []).append(len(edges) - 1)
+        return tuple(edges)
+
+    def _all_reduce(self, each: ChunkClass, size_bytes: int) -> tuple[TreeEdge, ...]:
+        """A tree backwards to some rank and one forwards from there, the cheapest of a few."""
+        holders = dict.fromkeys(rank for term in each.terms for rank in term)
+        loads = {rank: self._load_at(rank) for rank in dict.fromkeys([*each.wants, *holders])}
+        owners = sorted(loads, key=lambda rank: (rank not in holders, loads[rank], rank))[: PARAMS.most_owners]
+        best: tuple[float, tuple[TreeEdge, ...]] | None = None
+        for owner in owners:
+            try:
+                edges = self._through(each, owner, size_bytes)
+            except Infeasible:
+                continue
+            cost = self._cost(edges, size_bytes)
+            if best is None or cost < best[0]:
+                best = (cost, edges)
+        if best is None:
+            raise _unreachable(self._topology, each.terms[0][0], each.wants[0])
+        return best[1]
+
+    def _through(self, each: ChunkClass, owner: int, size_bytes: int) -> tuple[TreeEdge, ...]:
+        """Trees to one rank and from there."""
+        first = self._gather(each, owner, size_bytes)
+        self._fill(first, size_bytes, 1.0)
+        complete = self._complete(each, owner, first)
+        try:
+            second = self._grow(tuple(complete), [rank for rank in each.wants if rank not in complete], size_bytes)
+        finally:
+            self._fill(first, size_bytes, -1.0)
+        begun = [complete.get(self._topology.links[edge.link].src, ()) for edge in second]
+        shifted = [
+            TreeEdge(e.link, tuple(i + len(first) for i in e.after) or done)
+            for e, done in zip(second, begun, strict=True)
+        ]
+        return (*first, *shifted)
+
+    def _complete(self, each: ChunkClass, owner: int, edges: Sequence[TreeEdge]) -> dict[int, tuple[int, ...]]:
+        """Ranks that hold all of a sum once it has come to its owner, and the messages that bring it there: the owner, and who only passed it on."""
+        contributors = {rank for holders in each.terms for rank in holders}
+        found: dict[int, tuple[int, ...]] = {}
+        rank = owner
+        while True:
+            into = tuple(i for i, edge in enumerate(edges) if self._topology.links[edge.link].dst == rank)
+            found[rank] = into
+            if rank in contributors or len(into) != 1:
+                return found
+            rank = self._topology.links[edges[into[0]].link].src
+
+    def _load_at(self, rank: int) -> float:
+        """Load of the fullest link or port at a rank."""
+        resources = {
+            r for _, link in (*self._leaving[rank], *self._entering[rank]) for r in self._topology.resources_of[link]
+        }
+        return max((self.loads_us[resource] for resource in resources), default=0.0)
+
+    def _cost(self, edges: Sequence[TreeEdge], size_bytes: int) -> float:
+        """Price of all messages of a piece."""
+        extra: dict[int, float] = {}
+        cost = 0.0
+        for edge in edges:
+            cost += self._price(edge.link, size_bytes, extra)
+            for resource in self._topology.resources_of[edge.link]:
+                extra[resource] = extra.get(resource, 0.0) + self._topology.occupancy_us(resource, size_bytes)
+        return cost
+
+    def _cheapest(
+        self,
+        depth_us: dict[int, float],
+        targets: Collection[int],
+        adjacent: list[list[tuple[int, int]]],
+        size_bytes: int,
+        extra: dict[int, float],
+        barred: Collection[int],
+    ) -> list[int]:
+        """Links of the cheapest path from the tree to a target, as it is walked."""
+        far = {rank: self._shortness * depth / self._whole_us for rank, depth in depth_us.items()}
+        queue = [(cost, rank) for rank, cost in far.items()]
+        heapq.heapify(queue)
+        through: dict[int, int] = {}
+        before: dict[int, int] = {}
+        done: set[int] = set()
+        prices: dict[int, float] = {}
+        while queue:
+            cost, rank = heapq.heappop(queue)
+            if rank in done:
+                continue
+            done.add(rank)
+            if rank in targets:
+                path = []
+                while rank not in depth_us:
+                    path.append(through[rank])
+                    rank = before[rank]
+                return path[::-1]
+            for other, link in adjacent[rank]:
+                if other in depth_us or other in barred or other in done:
+                    continue
+                price = prices.get(link)
+                if price is None:
+                    count_work("routed", 1)
+                    price = prices[link] = self._price(link, size_bytes, extra)
+                if cost + price < far.get(other, math.inf):
+                    far[other] = cost + price
+                    through[other], before[other] = link, rank
+                    heapq.heappush(queue, (cost + price, other))
+        raise _unreachable(self._topology, next(iter(depth_us)), min(targets))
+
+
+def direct_edges(topology: Topology, each: ChunkClass, size_bytes: int) -> tuple[TreeEdge, ...] | None:
+    """Messages of a piece straight from a holder to each rank that wants it, a sum by way of one of them; None where a link is missing."""
+    owner = each.wants[0]
+    found: list[TreeEdge] = []
+    if each.is_sum:
+        for holders in each.terms:
+            if owner not in holders:
+                link = _quickest(topology, holders, owner, size_bytes)
+                if link is None:
+                    return None
+                found.append(TreeEdge(link, (), reduce=True))
+    done, sources = tuple(range(len(found))), (owner,) if each.is_sum else each.terms[0]
+    for want in each.wants[1:] if each.is_sum else each.wants:
+        link = _quickest(topology, sources, want, size_bytes)
+        if link is None:
+            return None
+        found.append(TreeEdge(link, done))
+    return tuple(found)
+
+
+def _quickest(topology: Topology, sources: Sequence[int], want: int, size_bytes: int) -> int | None:
+    """The quickest link from one of some ranks to a rank; sources take turns where they are equal."""
+    links = [link for source in sources for link in topology.links_between.get((source, want), ())]
+    turned = links[want % len(links) :] + links[: want % len(links)] if links else []
+    return min(turned, key=lambda link: topology.message_us(link, size_bytes), default=None)
+
+
+def _unreachable(topology: Topology, source: int, rank: int) -> Infeasible:
+    what = f"no path of links of {topology.name} joins rank {source} and rank {rank}"
+    return Infeasible(what, chunk=0, source=source, rank=rank, restriction="topology")

@@ -1,0 +1,192 @@
+"""Demands on the command line: files, formulas, reshardings, and what refuses them."""
+
+import json
+
+import numpy as np
+import pytest
+
+from taccl_py.schedule.demand_files import read_demand_schedule
+from tests.cli.running import run_here
+
+# Small, so that alphas count and little is tried.
+MINE = {
+    "format": "taccl-demand",
+    "version": 1,
+    "name": "two pieces",
+    "ranks": 4,
+    "dtype": "float32",
+    "chunks": [
+        {"bytes": 3000, "holds": [0, 1], "wants": [2, 3]},
+        {"bytes": 1000, "adds": [0, 1], "wants": [3]},
+    ],
+}
+KEYS = [
+    "demand", "collective", "topology", "num_ranks", "num_nodes", "chunks", "dtype", "total_bytes", "engine", "found_by", "seed",
+    "status", "makespan_us", "bound_us", "bound_reason", "gap", "algbw_gbps", "messages", "ended", "files",
+]  # fmt: skip
+
+
+@pytest.fixture
+def mine(tmp_path):
+    path = tmp_path / "my.json"
+    path.write_text(json.dumps(MINE))
+    return path
+
+
+def synth(capsys, *arguments):
+    return run_here(capsys, "synth", *arguments, "--effort", "quick")
+
+
+@pytest.mark.slow
+def test_every_verb_takes_a_demand(capsys, tmp_path, mine):
+    out = tmp_path / "out"
+    done = synth(capsys, "full:4", mine, "-o", out, "--json")
+    assert done.code == 0, done
+    assert list(done.json) == KEYS
+    assert sorted(path.name for path in out.iterdir()) == ["demand.json", "schedule.json", "summary.json"]
+    assert done.json["makespan_us"] >= run_here(capsys, "bound", "full:4", mine, "--json").json["bound_us"]
+    assert run_here(capsys, "check", out, out / "demand.json").code == 0
+    assert "for " in run_here(capsys, "check", out, "--demand", mine).out
+    shown = run_here(capsys, "show", out / "schedule.json", "--json").json
+    assert shown["makespan_us"] == pytest.approx(done.json["makespan_us"])
+    again = run_here(capsys, "simulate", out / "schedule.json", "--size", "1MB", "--json").json["results"][0]
+    assert again["size_bytes"] == 1000000
+    assert run_here(capsys, "simulate", out / "schedule.json").code == 0
+    assert run_here(capsys, "run", out / "schedule.json", "--json").json["num_wrong"] == 0
+    assert run_here(capsys, "trace", out / "schedule.json", "-o", tmp_path / "trace.json").code == 0
+    assert "two pieces" in run_here(capsys, "run", out / "schedule.json").out
+
+
+def test_tables_say_what_was_found(capsys, mine):
+    text = synth(capsys, "full:4", mine).out
+    assert "two pieces on full-4, 4 ranks" in text
+    assert "search ended" in text
+
+
+def test_the_same_command_writes_the_same_bytes(capsys, tmp_path, mine):
+    for name in ("a.json", "b.json"):
+        assert synth(capsys, "full:4", mine, "-o", tmp_path / name).code == 0
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+
+
+@pytest.mark.slow
+def test_even_counts_are_an_alltoall(capsys, tmp_path):
+    counts = tmp_path / "counts.csv"
+    counts.write_text("\n".join([",".join(["250000"] * 4)] * 4))
+    found = synth(capsys, "full:4", "alltoallv", "--counts", counts, "--json").json
+    kind = run_here(
+        capsys, "synth", "full:4", "alltoall", "--size", "1MB", "--only-schedule", "--effort", "quick", "--json"
+    ).json
+    assert found["collective"] == "alltoall"
+    assert found["makespan_us"] == pytest.approx(kind["makespan_us"])
+    assert found["bound_us"] == pytest.approx(kind["bound_us"])
+
+
+def test_counts_and_skews(capsys, tmp_path):
+    counts = tmp_path / "counts.npy"
+    np.save(counts, np.arange(16).reshape(4, 4))
+    found = synth(capsys, "full:4", "alltoallv", "--counts", counts, "--dtype", "fp16", "--json").json
+    assert found["total_bytes"] == 2 * (sum(range(16)) - 0 - 5 - 10 - 15)
+    line = tmp_path / "line.csv"
+    line.write_text("1000\n2000\n0\n500\n")
+    gathered = synth(capsys, "full:4", "allgatherv", "--counts", line, "--json").json
+    assert gathered["total_bytes"] == 3 * 3500
+    summed = synth(capsys, "full:4", "reducescatterv", "--counts", line, "--json").json
+    assert (summed["dtype"], summed["total_bytes"]) == ("float32", 4 * 3500)
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("0,1,1000\n1,2,1000\n")
+    assert synth(capsys, "full:4", "sendrecv", "--counts", pairs, "--json").json["messages"] >= 2
+    skewed = synth(capsys, "full:4", "alltoallv", "--skew", "zipf:1", "--size", "1MB", "--seed", "3", "--json").json
+    assert skewed["collective"] is None
+    assert skewed["total_bytes"] == 3 * 10**6
+    bound = run_here(capsys, "bound", "full:4", "alltoallv", "--skew", "zipf:1", "--size", "1MB", "--seed", "3")
+    assert "bandwidth into ranks" in bound.out
+
+
+def test_a_resharding_says_which_boxes_its_chunks_are(capsys, tmp_path):
+    out = tmp_path / "out"
+    arguments = (
+        "--shape",
+        "64x48",
+        "--dtype",
+        "bf16",
+        "--from",
+        "0-3:2x2:S0,P",
+        "--to",
+        "0-3:4:S1",
+        "--effort",
+        "quick",
+        "-o",
+        out,
+    )
+    done = run_here(capsys, "reshard", "full:4", *arguments, "--json")
+    assert done.code == 0, done
+    boxes = json.loads((out / "boxes.json").read_text())
+    assert boxes[0] == {"low": [0, 0], "high": [32, 12]}
+    assert len(boxes) == 8
+    schedule = read_demand_schedule((out / "schedule.json").read_text(), "schedule.json")
+    assert schedule.demand.dtype == "bfloat16"
+    assert run_here(capsys, "run", out / "schedule.json").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("synth", "full:4", "alltoallv"), "needs either --counts or --skew"),
+        (("synth", "full:4", "alltoallv", "--skew", "pareto"), "is no skew"),
+        (("synth", "full:4", "alltoall", "--skew", "zipf:1"), "has equal chunks"),
+        (("synth", "full:4", "alltoallv", "--skew", "zipf:1", "--engine", "greedy"), "--engine"),
+        (("synth", "full:4", "alltoallv", "--skew", "zipf:1", "--root", "1"), "--root"),
+        (("synth", "full:4", "alltoallv", "--skew", "zipf:1", "-o", "a.xml"), "no MSCCL XML"),
+        (("synth", "full:4", "alltoallv", "--skew", "zipf:1", "--dtype", "float8"), "--dtype"),
+        (("synth", "full:4", "sendrecv", "--skew", "zipf:1"), "no skew"),
+        (("synth", "full:4", "nosuch.json"), "there is no such file"),
+        (("synth", "full:4", "alltoalw"), "did you mean"),
+        (("bound", "full:4", "allgatherv", "--skew", "zipf:1", "--switch"), "--switch"),
+        (("reshard", "full:4", "--shape", "8", "--from", "0-3:4:S0", "--to", "0-3:4:P"), "--to: P"),
+        (("reshard", "full:4", "--shape", "8", "--from", "0-3:4:S1", "--to", "0-3:4:R"), "--from: S1"),
+        (("reshard", "full:4", "--shape", "8", "--from", "0-7:8:S0", "--to", "0-3:4:R"), "--from: rank 7"),
+        (("reshard", "full:4", "--shape", "eight", "--from", "0-3:4:S0", "--to", "0-3:4:R"), "--shape"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(capsys, arguments, words):
+    done = run_here(capsys, *arguments)
+    assert done.code == 2
+    assert words in done.sentence
+
+
+def test_a_machine_of_another_size_is_refused(capsys, mine):
+    assert "has 8 ranks" in synth(capsys, "full:8", mine).sentence
+    assert synth(capsys, "full:8", mine, "--ranks", "0-3").code == 0
+
+
+def test_counts_for_other_ranks_are_refused(capsys, tmp_path):
+    (tmp_path / "c.csv").write_text("1,2\n3,4\n")
+    assert "the machine has 4" in synth(capsys, "full:4", "alltoallv", "--counts", tmp_path / "c.csv").sentence
+    assert "2 rows" in synth(capsys, "full:4", "allgatherv", "--counts", tmp_path / "c.csv").sentence
+
+
+@pytest.mark.slow
+def test_what_takes_no_demand_says_so(capsys, tmp_path, mine):
+    file = tmp_path / "s.json"
+    assert synth(capsys, "full:4", mine, "-o", file).code == 0
+    for command in (
+        ("lower", file, "-o", tmp_path / "a.xml"),
+        ("report", file, "-o", tmp_path / "a.html"),
+        ("run", file, "--with", "mpi"),
+    ):
+        done = run_here(capsys, *command)
+        assert done.code in (2, 6), done
+    assert "schedule of a demand" in run_here(capsys, "lower", file, "-o", tmp_path / "a.xml").sentence
+    assert "is a demand and no allgather" in run_here(capsys, "check", file, "--collective", "allgather").out
+
+
+def test_a_schedule_that_lacks_a_message_is_bad(capsys, tmp_path, mine):
+    file = tmp_path / "s.json"
+    assert synth(capsys, "full:4", mine, "-o", file).code == 0
+    value = json.loads(file.read_text())
+    value["messages"] = value["messages"][:-1]
+    file.write_text(json.dumps(value))
+    assert run_here(capsys, "check", file).code == 4
+    assert run_here(capsys, "run", file).code == 4
+    assert run_here(capsys, "show", file).code == 4

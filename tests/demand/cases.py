@@ -1,0 +1,99 @@
+"""Machines and random demands for tests."""
+
+import json
+import math
+
+from hypothesis import strategies as st
+
+from taccl_py.demand import DataDemand, Region
+from taccl_py.demand.files import read_demand
+from taccl_py.topology.model import Link, Port, Topology
+
+
+def full(ranks, alpha=0.5, beta=20.0):
+    """A machine in which every pair has a link."""
+    links = tuple(Link(a, b, alpha, beta) for a in range(ranks) for b in range(ranks) if a != b)
+    return Topology(f"full-{ranks}", "test", (0,) * ranks, (), links)
+
+
+def ring(ranks, alpha=0.5, beta=20.0):
+    """A ring in both directions."""
+    pairs = sorted({(a, (a + step) % ranks) for a in range(ranks) for step in (1, ranks - 1)})
+    return Topology(f"ring-{ranks}", "test", (0,) * ranks, (), tuple(Link(a, b, alpha, beta) for a, b in pairs))
+
+
+def switch(ranks, alpha=3.0, beta=2.0):
+    """A switch with one port in and one port out for every rank."""
+    ports = tuple(Port(f"{rank} {way}", alpha, beta) for rank in range(ranks) for way in ("out", "in"))
+    links = tuple(
+        Link(a, b, alpha, beta, 0.0, (2 * a, 2 * b + 1)) for a in range(ranks) for b in range(ranks) if a != b
+    )
+    return Topology(f"switch-{ranks}", "test", (0,) * ranks, ports, links)
+
+
+def hosts(number, gpus=4, gb_per_s=1.25, inside=1e-3):
+    """AlpaComm's machine: hosts with so much bandwidth each way, fast inside, no alphas."""
+    beta, ranks = 1e3 / gb_per_s, number * gpus
+    ports = tuple(Port(f"host {host} {way}", 0.0, beta) for host in range(number) for way in ("out", "in"))
+
+    def link(a, b):
+        one, other = a // gpus, b // gpus
+        return Link(a, b, 0.0, inside) if one == other else Link(a, b, 0.0, beta, 0.0, (2 * one, 2 * other + 1))
+
+    links = tuple(link(a, b) for a in range(ranks) for b in range(ranks) if a != b)
+    return Topology(f"hosts-{number}", "test", tuple(rank // gpus for rank in range(ranks)), ports, links)
+
+
+@st.composite
+def demands(draw, most_ranks=6, most_chunks=6):
+    """Copies and sums of unequal chunks, with several holders and several ranks that want them."""
+    ranks = draw(st.integers(3, most_ranks))
+    dtype = draw(st.sampled_from(["uint8", "float32", "bfloat16"]))
+    size = {"uint8": 1, "float32": 4, "bfloat16": 2}[dtype]
+    chunks = []
+    for _ in range(draw(st.integers(1, most_chunks))):
+        order = draw(st.permutations(range(ranks)))
+        held = draw(st.integers(1, ranks))
+        terms = draw(st.integers(1, held))
+        had = [order[term:held:terms] for term in range(terms)]
+        wants = draw(st.lists(st.integers(0, ranks - 1), min_size=1, max_size=ranks, unique=True))
+        chunks.append(
+            {"bytes": size * draw(st.integers(1, 300)), "wants": wants}
+            | ({"adds": had} if terms > 1 else {"holds": had[0]})
+        )
+    return demand_of(ranks, chunks, dtype)
+
+
+def demand_of(ranks, chunks, dtype="uint8"):
+    """Demand of chunks as a file has them."""
+    file = {"format": "taccl-demand", "version": 1, "ranks": ranks, "dtype": dtype, "chunks": chunks}
+    return read_demand(json.dumps(file), "my.json")
+
+
+def relabelled(demand, ranks, chunks):
+    """The demand with rank r called ``ranks[r]``, and its chunks in another order."""
+    place = dict(enumerate(ranks))
+
+    def moved(regions):
+        return tuple(Region(place[rank], offset) for rank, offset in regions)
+
+    new = tuple(
+        type(chunk)(chunk.size_bytes, tuple(moved(term) for term in chunk.terms), moved(chunk.wants))
+        for chunk in (demand.chunks[number] for number in chunks)
+    )
+    lengths = [[0] * demand.num_ranks, [0] * demand.num_ranks]
+    for old, name in place.items():
+        lengths[0][name], lengths[1][name] = demand.input_bytes[old], demand.output_bytes[old]
+    return DataDemand(demand.name, demand.num_ranks, new, tuple(lengths[0]), tuple(lengths[1]), demand.dtype)
+
+
+def stragglar(ranks, size_bytes):
+    """AllReduce of which all ranks but the last have reduce-scattered their part."""
+    shard = size_bytes // (ranks - 1) // 4 * 4
+    last = ranks - 1
+    chunks = [{"bytes": shard, "adds": [[rank], [last]], "wants": list(range(ranks))} for rank in range(last)]
+    return demand_of(ranks, chunks, "float32")
+
+
+def is_near(one, other, part=1e-9):
+    return math.isclose(one, other, rel_tol=part)

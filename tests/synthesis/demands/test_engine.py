@@ -1,0 +1,204 @@
+"""The engine for demands: costs worked out by hand, published figures, and random demands on data."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+
+from taccl_py.collective import ROOTED, Collective, Kind
+from taccl_py.demand.reshard import parse_shape, parse_sharding, reshard
+from taccl_py.demand.variable import of_collective
+from taccl_py.errors import Infeasible
+from taccl_py.execute.demand import RunnableDemand, draw_inputs, run_demand
+from taccl_py.pipeline.demands import synthesize_demand
+from taccl_py.schedule.demand_files import write_demand_schedule
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.bounds import demand_bound
+from taccl_py.synthesis.catalog import load_engine
+from taccl_py.synthesis.demands import bound_of_demand, recognized, solve_demand
+from taccl_py.synthesis.engine import Demand, Events, Options
+from taccl_py.topology.model import Topology
+from taccl_py.verify.demand import verify_demand_schedule
+from tests.demand.cases import demand_of, demands, full, hosts, is_near, relabelled, ring, stragglar, switch
+
+MB = 10**6
+QUICK = Limits(seconds=0.3, by_work=True)
+
+
+def solve(topology, demand, limits=QUICK):
+    found = solve_demand(topology, demand, limits)
+    assert verify_demand_schedule(found.schedule, demand) == ()
+    assert found.schedule.makespan_us >= found.bound.time_us * (1 - 1e-9)
+    return found
+
+
+def test_either_holder_sends_half():
+    """Two holders with a link each: half of it over each takes half as long."""
+    found = solve(full(3, alpha=0.0, beta=10.0), demand_of(3, [{"bytes": 2 * MB, "holds": [0, 1], "wants": [2]}]))
+    assert is_near(found.schedule.makespan_us, 10.0)
+    assert is_near(found.bound.time_us, 10.0)
+
+
+def test_nothing_moves_where_all_is_there():
+    found = solve(full(3), demand_of(3, [{"bytes": 5, "holds": [0, 1], "wants": [1]}]))
+    assert found.schedule.messages == ()
+    assert found.bound.time_us == 0.0
+
+
+def test_a_sum_of_some_ranks_goes_to_another():
+    """Two contributions to a third rank over its own links: both at once."""
+    found = solve(full(3, alpha=1.0, beta=10.0), demand_of(3, [{"bytes": 4, "adds": [0, 1], "wants": [2]}]))
+    assert is_near(found.schedule.makespan_us, 1.00004)
+
+
+def test_a_rank_that_cannot_be_reached_is_named():
+    line = full(3)
+    apart = Topology("apart", "", (0, 0, 0), (), tuple(link for link in line.links if 2 not in (link.src, link.dst)))
+    with pytest.raises(Infeasible, match="rank 2"):
+        solve_demand(apart, demand_of(3, [{"bytes": 4, "holds": [0], "wants": [2]}]), QUICK)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(demand=demands())
+def test_random_demands_are_verified_and_right_on_data(demand):
+    for topology in (full(demand.num_ranks), ring(demand.num_ranks), switch(demand.num_ranks)):
+        found = solve(topology, demand, Limits(seconds=0.05, by_work=True))
+        runnable = RunnableDemand.read(write_demand_schedule(found.schedule), "schedule.json")
+        done = run_demand(runnable, draw_inputs(runnable.demand, 3))
+        assert done.num_wrong == 0, done.first_wrong
+
+
+def test_a_run_sees_what_is_missing():
+    found = solve(full(3), demand_of(3, [{"bytes": 4, "holds": [0], "wants": [1, 2]}]))
+    runnable = RunnableDemand.read(write_demand_schedule(found.schedule), "schedule.json")
+    less = RunnableDemand(runnable.demand, runnable.messages[:-1])
+    done = run_demand(less, draw_inputs(runnable.demand, 0))
+    assert done.num_wrong > 0
+    assert "than the demand promises" in done.first_wrong
+
+
+# Every kind as a custom demand
+
+
+def cost(topology, collective, chunk_bytes):
+    size = collective.chunks_per_size * chunk_bytes
+    asked = Demand(topology, collective.kind, size, collective.root)
+    return load_engine("auto")(asked, Options(limits=QUICK), Events())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize(("ranks", "chunks"), [(2, 1), (3, 3), (4, 2), (6, 1), (8, 1)])
+def test_every_kind_as_a_demand_costs_the_same(kind, ranks, chunks):
+    collective = Collective(kind, ranks, chunks, ranks - 1 if kind in ROOTED else 0)
+    topology = ring(ranks) if ranks > 2 else full(2)
+    demand = of_collective(collective, 5040 * 100)
+    order = random.Random(ranks).sample(range(ranks), ranks)
+    place = random.Random(chunks).sample(range(len(demand.chunks)), len(demand.chunks))
+    wanted = cost(topology, collective, 5040 * 100)
+    for same in (
+        demand,
+        relabelled(demand, range(ranks), place),
+        relabelled(demand, order, place) if kind not in ROOTED else demand,
+    ):
+        answer = synthesize_demand(topology, same, QUICK, Events())
+        assert answer.known is not None
+        assert is_near(answer.synthesis.schedule.makespan_us, wanted.schedule.makespan_us, 1e-6)
+        assert is_near(answer.synthesis.bound.time_us, wanted.bound.time_us, 1e-6)
+        runnable = RunnableDemand.read(write_demand_schedule(answer.synthesis.schedule), "schedule.json")
+        assert run_demand(runnable, draw_inputs(runnable.demand, 1)).num_wrong == 0
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_kinds_are_recognized_whatever_they_are_called(kind):
+    collective = Collective(kind, 4, 2, 3 if kind in ROOTED else 0)
+    demand = of_collective(collective, 600)
+    order = [2, 0, 3, 1]
+    known = recognized(relabelled(demand, order, list(range(len(demand.chunks)))[::-1]))
+    assert known is not None
+    assert (known.kind, known.size_bytes) == (kind, collective.chunks_per_size * 600)
+    assert known.root == (order[3] if kind in ROOTED else 0)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_one_chunk_of_another_size_or_one_more_holder_is_no_kind_and_solved(kind):
+    demand = of_collective(Collective(kind, 4, 2, 1 if kind in ROOTED else 0), 4 * 600, "float32")
+    number = next(n for n, chunk in enumerate(demand.chunks) if chunk.lacking)
+    longer = [
+        {"bytes": chunk.size_bytes * (1 + (n == number)), "wants": list(chunk.wanted)}
+        | ({"adds": [list(t) for t in chunk.holders]} if chunk.is_sum else {"holds": list(chunk.holders[0])})
+        for n, chunk in enumerate(demand.chunks)
+    ]
+    other = demand_of(4, longer, "float32")
+    assert kind in (Kind.BROADCAST, Kind.REDUCE, Kind.ALLREDUCE) or recognized(other) is None
+    held = [dict(chunk) for chunk in longer]
+    first = held[number]
+    if "holds" in first:
+        first["holds"] = [*first["holds"], next(rank for rank in range(4) if rank not in first["holds"])]
+        assert recognized(demand_of(4, held, "float32")) is None
+    for each in (other, demand_of(4, held, "float32")):
+        for topology in (full(4), ring(4)):
+            found = solve(topology, each)
+            runnable = RunnableDemand.read(write_demand_schedule(found.schedule), "schedule.json")
+            assert run_demand(runnable, draw_inputs(runnable.demand, 1)).num_wrong == 0
+
+
+def test_the_bound_of_a_demand_is_no_better_than_that_of_its_kind():
+    """Cuts and distances alone; the bounds of kinds know more."""
+    for kind in Kind:
+        collective = Collective(kind, 4, 1, 0)
+        own = bound_of_demand(ring(4), of_collective(collective, MB)).time_us
+        assert own <= demand_bound(ring(4), kind, 0, collective.chunks_per_size * MB, QUICK).time_us * (1 + 1e-9)
+
+
+# Published figures
+
+ALPA = {
+    1: ("1024x1024x512", "0-7:2x4:S0,R", "8-15:2x4:S0,R", 859.0),
+    2: ("1024x1024x512", "0-7:2x4:R,R", "8-15:2x4:S0,R", 859.0),
+    3: ("1024x1024x512", "0-7:2x4:S1,R", "8-15:2x4:S0,R", 859.0),
+    4: ("1024x1024x512", "0-7:2x4:S1,S1", "8-15:2x4:S0,S0", 859.0),
+    5: ("1024x1024x512", "0-7:2x4:R,S0", "8-15:2x4:S0,R", 859.0),
+    6: ("3072x1024x170", "0-7:2x4:S0,R", "8-19:3x4:S0,R", 855.6),
+    7: ("1024x1024x512", "0-3:1x4:R,S0", "4-11:2x4:R,R", 1718.0),
+    8: ("1024x1024x512", "0-3:1x4:S0,R", "4-11:2x4:R,R", 1718.0),
+    9: ("1024x1024x512", "0-7:2x4:S1,R", "8-15:2x4:S2,R", 859.0),
+}
+# 1 GiB from one host to m: time of a ring of 100 pieces, in ms.
+ONE_TO_MANY = {1: 859.0, 2: 868.0, 3: 876.0, 4: 885.0}
+A_FEW_TRIALS = Limits(seconds=1.0, by_work=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ALPA)
+def test_alpacomms_cases_reach_their_bounds(case):
+    """Zhuang et al., On Optimizing the Communication of Model Parallelism, 2022: 10 Gb/s between hosts, inside them for nothing."""
+    shape, source, target, bound_ms = ALPA[case]
+    topology = hosts({6: 5, 7: 3, 8: 3}.get(case, 4))
+    demand = reshard(
+        parse_shape(shape), "float32", parse_sharding(source), parse_sharding(target), topology.num_ranks
+    ).demand
+    found = solve(topology, demand, A_FEW_TRIALS)
+    assert is_near(found.bound.time_us / 1000, bound_ms, 1e-3)
+    assert found.schedule.makespan_us <= found.bound.time_us * (1.0001 if case == 4 else 1.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", ONE_TO_MANY)
+def test_one_host_to_many_is_faster_than_a_ring_of_a_hundred_pieces(number):
+    topology = hosts(number + 1)
+    ranks = ",".join(str(4 * host + gpu) for host in range(1, number + 1) for gpu in (0, 1))
+    source, target = parse_sharding("0:1:R"), parse_sharding(f"{ranks}:{number}x2:R,R")
+    found = solve(
+        topology, reshard((1024, 1024, 256), "float32", source, target, topology.num_ranks).demand, A_FEW_TRIALS
+    )
+    assert found.schedule.makespan_us / 1000 <= ONE_TO_MANY[number]
+
+
+@pytest.mark.parametrize(("ranks", "steps"), [(4, 4), pytest.param(6, 7, marks=pytest.mark.slow)])
+def test_stragglars_allreduce_is_met(ranks, steps):
+    """arXiv 2505.23523: c(n) steps of alpha + beta size / (n - 1), alpha 3 us, 450 GiB/s, 1 GiB."""
+    beta = 1e12 / (450 * 2**30)
+    found = solve(switch(ranks, 3.0, beta), stragglar(ranks, 1 << 30), Limits(seconds=1.0, by_work=True))
+    assert found.schedule.makespan_us <= steps * (3.0 + beta * (1 << 30) / 1e6 / (ranks - 1))
