@@ -333,8 +333,8 @@ class _Book:
         ready, sent = self.last, dict[int, list[int]]({ASIDE: [], ACROSS: []})
         for wanted, by_resource in zip(wants, crossing, strict=True):
             summed = self._add(INSIDE, self._meeting.steps(wanted, upwards=False), ready)
-            for resource, sendings in by_resource.items():
-                sent[resource] += [self._add(resource, [tuple(sendings)], [summed])] if sendings else []
+            for resource, transfers in by_resource.items():
+                sent[resource] += [self._add(resource, [tuple(transfers)], [summed])] if transfers else []
         self.last = [*sent[ASIDE], *sent[ACROSS]]
         self.before = sent[ASIDE] or sent[ACROSS][:-1] or ready
         own = {node: sliced(spans[node], node // stride % leg.nodes, leg.nodes) for node in self.nodes}
