@@ -111,7 +111,7 @@ def searching_runs(demand: Demand) -> list[EngineRun]:
 
 def constructive_runs(demand: Demand) -> list[EngineRun]:
     """First runs that end after some seconds."""
-    if _is_passed_on(demand):
+    if _hierarchy_replaces_trees(demand):
         return []
     packed = EngineRun("flow" if demand.kind in (Kind.ALLTOALL, Kind.GATHER, Kind.SCATTER) else "trees", demand)
     runs = [] if packed in left_out_runs(demand) else [packed]
@@ -132,7 +132,9 @@ def quick_runs(demand: Demand) -> list[EngineRun]:
             demand.kind in (Kind.BROADCAST, Kind.REDUCE)
             and demand.topology.num_ranks <= PARAMS.most_greedy_ranks_of_rooted
         )
-        if rooted and (demand.size_bytes <= PARAMS.most_greedy_bytes_of_rooted or not _is_passed_on(demand)):
+        if rooted and (
+            demand.size_bytes <= PARAMS.most_greedy_bytes_of_rooted or not _hierarchy_replaces_trees(demand)
+        ):
             runs.append(EngineRun("greedy", demand))
     if _is_rooted_within(demand, PARAMS.most_greedy_ranks_in_a_node, PARAMS.most_greedy_bytes_in_a_node):
         runs.append(EngineRun("greedy", demand))
@@ -161,7 +163,7 @@ def left_out_runs(demand: Demand) -> list[EngineRun]:
     if not _has_hierarchy(demand):
         return []
     rooted, ranks = demand.kind in (Kind.BROADCAST, Kind.REDUCE), demand.topology.num_ranks
-    if rooted and _is_passed_on(demand) and ranks < PARAMS.greedy_ranks.stop:
+    if rooted and _hierarchy_replaces_trees(demand) and ranks < PARAMS.greedy_ranks.stop:
         return [EngineRun(engine, demand) for engine in ("trees", "greedy")]
     if rooted or ranks <= PARAMS.most_packed_ranks:
         return []
@@ -169,7 +171,7 @@ def left_out_runs(demand: Demand) -> list[EngineRun]:
     return [EngineRun(engine, demand) for engine in engines]
 
 
-def _is_passed_on(demand: Demand) -> bool:
+def _hierarchy_replaces_trees(demand: Demand) -> bool:
     """True if engine hierarchy packs what one root has for all, so that trees are no better and only take longer."""
     topology = demand.topology
     rooted = demand.kind in (Kind.BROADCAST, Kind.REDUCE) and demand.sketch is None
@@ -178,7 +180,7 @@ def _is_passed_on(demand: Demand) -> bool:
 
 def _is_searched(demand: Demand) -> bool:
     """True if a search for the path of every chunk has a chance: not for what one root has for all on very many ranks of nodes."""
-    return demand.topology.num_ranks <= PARAMS.most_packed_ranks or not _is_passed_on(demand)
+    return demand.topology.num_ranks <= PARAMS.most_packed_ranks or not _hierarchy_replaces_trees(demand)
 
 
 def _is_for_greedy(demand: Demand) -> bool:

@@ -15,7 +15,7 @@ from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.relays import alike_links
 from taccl_py.synthesis.models.cp_sums import SumPlan, exchange_sums
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
-from taccl_py.tolerances import RELATIVE
+from taccl_py.tolerances import FINE_DIGITS, RELATIVE
 from taccl_py.topology.model import Topology
 
 
@@ -54,14 +54,14 @@ class SumExchange:
             return None
         alike = alike_links(passage)
         neighbours = _neighbours(topology)
-        inner = set(range(len(topology.links))) - set(passage.crossing)
-        hop_us = {round(float(passage.net.least_message_us[link]), 9) for link in inner}
-        across_us = {round(float(passage.net.least_message_us[link]), 9) for link in passage.crossing}
+        inside = set(range(len(topology.links))) - set(passage.crossing)
+        hop_us = {round(float(passage.net.least_message_us[link]), FINE_DIGITS) for link in inside}
+        across_us = {round(float(passage.net.least_message_us[link]), FINE_DIGITS) for link in passage.crossing}
         everyone = len(alike) == len(nodes[0]) ** 2
         if neighbours is None or not everyone or len(hop_us) != 1 or len(across_us) != 1 or 0.0 in hop_us:
             return None
-        (inside,), (across,) = hop_us, across_us
-        rounds = int((inside + across) / inside * (1 + RELATIVE))
+        (inner_us,), (across,) = hop_us, across_us
+        rounds = int((inner_us + across) / inner_us * (1 + RELATIVE))
         deadline = limits.deadline()
         for groups in range(1, PARAMS.most_exchange_groups + 1):
             if deadline.left <= 0 or limits.stop.is_set():
@@ -70,7 +70,7 @@ class SumExchange:
                 within = limits.within(min(PARAMS.exchange_seconds, deadline.left), PARAMS.exchange_work)
                 plan = exchange_sums(neighbours, rounds, groups, within)
                 if plan is not None:
-                    return SumExchange(nodes, neighbours, inside, across, plan)
+                    return SumExchange(nodes, neighbours, inner_us, across, plan)
         return None
 
     @property
