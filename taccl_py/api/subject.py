@@ -159,7 +159,7 @@ def _load_demand_schedule(file: Path, text: str, placed: Placed, *, verified: bo
     _refuse(placed, ("topology", "nodes", "sketch", "runtime", "instances"), words)
     schedule = read_demand_schedule(text, str(file))
     if verified:
-        _require_good(file, verify_demand_schedule(schedule))
+        require_verdict(str(file), verify_demand_schedule(schedule), ())
 
     def replay(size: int | None) -> Timeline:
         return replay_demand(schedule, size)
