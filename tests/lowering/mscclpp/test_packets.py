@@ -113,6 +113,7 @@ def test_a_root_does_not_hear_of_everybody(name):
         lower_plan(SCHEDULES[name](), IN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(FREE) - NOT_BY_PACKETS))
 @pytest.mark.parametrize("options", [IN, OUT], ids=["in", "out"])
 def test_whatever_orders_or_moves_is_missed_if_it_is_left_out(name, options):
@@ -139,7 +140,8 @@ def test_sizes_leave_room_for_both_halves_of_scratch_and_flags():
     assert value["max_message_size"] == 3 * ((2**32 - 1) // 8 // 16 * 16)
 
 
-@settings(slow_to_draw, max_examples=12)
+@pytest.mark.slow
+@settings(slow_to_draw, max_examples=60)
 @given(cases())
 def test_on_any_machine_a_plan_by_packets_is_right_or_refused(case):
     schedule = greedy(case).schedule
