@@ -1,7 +1,7 @@
 """The engine for demands: several planners, each under several orders, and the best of all.
 
 Planners are trees with different numbers of pieces and weights of length (`taccl_py.synthesis.demands.trees`), and for what goes from one rank to
-one other the balance of a node's lanes (`taccl_py.synthesis.demands.balance`). All of it is deterministic; time only decides how many are tried.
+one other the balance of a node's lanes (`taccl_py.synthesis.demands.balance`), and where all want the same flooding (`taccl_py.synthesis.demands.flood`). All of it is deterministic; time only decides how many are tried.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from taccl_py.synthesis.bounds.bound import Bound
 from taccl_py.synthesis.demands.balance import balanced_plans
 from taccl_py.synthesis.demands.bound import bound_of_demand
 from taccl_py.synthesis.demands.classes import ChunkClass, classes_of
+from taccl_py.synthesis.demands.flood import can_flood, flooded
 from taccl_py.synthesis.demands.params import PARAMS
 from taccl_py.synthesis.demands.plan import RoutedPiece, plan_of
 from taccl_py.synthesis.demands.trees import TreeRouter, direct_edges
@@ -109,6 +110,8 @@ def _families(topology: Topology, demand: DataDemand, bound: Bound) -> Iterator[
         return
     yield "balance", (plan.timed() for plan in balanced_plans(topology, demand, classes))
     yield "direct", _direct(topology, demand, classes)
+    if can_flood(classes):
+        yield "flood", _of_floods(topology, demand, classes)
     if len(classes) * len(topology.links) > PARAMS.most_looks and _is_direct(topology, classes):
         return
     slowest_us = max(topology.resource_cost[r][1] for links in topology.resources_of for r in links)
@@ -137,6 +140,18 @@ def _direct(topology: Topology, demand: DataDemand, classes: Sequence[ChunkClass
             return
         routed.append(RoutedPiece(each.cut(demand, 1)[0], edges, float(number)))
     yield plan_of(topology, demand, routed).timed()
+
+
+def _of_floods(topology: Topology, demand: DataDemand, classes: Sequence[ChunkClass]) -> Iterator[DemandSchedule]:
+    """Floods with more and more pieces, as long as looking at all links for each message is soon done."""
+    wanted = sum(len(each.wants) for each in classes)
+    for count in PARAMS.floods:
+        if count * wanted * len(topology.links) > PARAMS.most_flooded:
+            return
+        schedule = flooded(topology, demand, classes, count)
+        if schedule is None:
+            return
+        yield schedule
 
 
 def _of_trees(

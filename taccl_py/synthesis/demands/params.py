@@ -25,6 +25,10 @@ class Params:
         Messages of a plan whose pieces could also be larger. Guess.
     most_looks
         Pieces times links for which trees are looked for, where single links would do too. Guess.
+    floods
+        Pieces of each class in floods, one after the other. Guess.
+    most_flooded
+        Messages of a flood times links that are looked at for each. Guess.
     least_step
         Part of the time that a plan with more pieces has to gain. Guess.
     many_messages
@@ -48,6 +52,8 @@ class Params:
     shortness: tuple[float, ...] = (0.001, 0.1, 10.0)
     most_messages: int = 60_000
     most_looks: int = 500_000
+    floods: tuple[int, ...] = (1, 2, 4, 6, 8)
+    most_flooded: int = 1_000_000
     least_step: float = 1e-6
     many_messages: int = 50_000
     most_matched: int = 16

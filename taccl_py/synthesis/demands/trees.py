@@ -116,7 +116,7 @@ class TreeRouter:
         edges: list[TreeEdge] = []
         extra: dict[int, float] = {}
         while left:
-            path = self._cheapest(depth_us, left, self._leaving, size_bytes, extra, ())
+            path = self._cheapest(depth_us, left, self._leaving, size_bytes, extra)
             for link in path:
                 one = self._topology.links[link]
                 before = brought[one.src]
@@ -132,28 +132,34 @@ class TreeRouter:
         """A tree backwards: terms are added on the path to one rank."""
         depth_us = {owner: 0.0}
         unmet = {number: frozenset(holders) for number, holders in enumerate(each.terms) if owner not in holders}
-        barred = {rank for holders in each.terms if owner in holders for rank in holders if rank != owner}
+        chosen = {owner}
         # Edges towards the owner, the nearest first.
         links: list[int] = []
         extra: dict[int, float] = {}
         while unmet:
             left = frozenset().union(*unmet.values())
-            path = self._cheapest(depth_us, left, self._entering, size_bytes, extra, barred)
+            path = self._cheapest(depth_us, left, self._entering, size_bytes, extra)
             for link in path:
                 one = self._topology.links[link]
                 links.append(link)
                 depth_us[one.src] = depth_us[one.dst] + self._topology.message_us(link, size_bytes)
                 for resource in self._topology.resources_of[link]:
                     extra[resource] = extra.get(resource, 0.0) + self._topology.occupancy_us(resource, size_bytes)
-            met = next(number for number, holders in unmet.items() if self._topology.links[path[-1]].src in holders)
-            # No other holder of the same term may be passed, as its own would be added too.
-            barred |= unmet.pop(met) - {self._topology.links[path[-1]].src}
+            last = self._topology.links[path[-1]].src
+            unmet.pop(next(number for number, holders in unmet.items() if last in holders))
+            chosen.add(last)
+        # A rank whose own term is taken from elsewhere only passes on: what comes first takes the place of its own.
+        passing = {rank for holders in each.terms for rank in holders} - chosen
         numbers: dict[int, list[int]] = {}
         edges: list[TreeEdge] = []
         for link in reversed(links):
             one = self._topology.links[link]
-            edges.append(TreeEdge(link, tuple(numbers.get(one.src, ())), reduce=True))
-            numbers.setdefault(one.dst, []).append(len(edges) - 1)
+            before = numbers.setdefault(one.dst, [])
+            first = tuple(before[:1]) if one.dst in passing else ()
+            edges.append(
+                TreeEdge(link, (*numbers.get(one.src, ()), *first), reduce=one.dst not in passing or bool(before))
+            )
+            before.append(len(edges) - 1)
         return tuple(edges)
 
     def _all_reduce(self, each: ChunkClass, size_bytes: int) -> tuple[TreeEdge, ...]:
@@ -198,7 +204,7 @@ class TreeRouter:
         while True:
             into = tuple(i for i, edge in enumerate(edges) if self._topology.links[edge.link].dst == rank)
             found[rank] = into
-            if rank in contributors or len(into) != 1:
+            if len(into) != 1 or (rank in contributors and edges[into[0]].reduce):
                 return found
             rank = self._topology.links[edges[into[0]].link].src
 
@@ -226,7 +232,6 @@ class TreeRouter:
         adjacent: list[list[tuple[int, int]]],
         size_bytes: int,
         extra: dict[int, float],
-        barred: Collection[int],
     ) -> list[int]:
         """Links of the cheapest path from the tree to a target, as it is walked."""
         far = {rank: self._shortness * depth / self._whole_us for rank, depth in depth_us.items()}
@@ -248,7 +253,7 @@ class TreeRouter:
                     rank = before[rank]
                 return path[::-1]
             for other, link in adjacent[rank]:
-                if other in depth_us or other in barred or other in done:
+                if other in depth_us or other in done:
                     continue
                 price = prices.get(link)
                 if price is None:

@@ -17,7 +17,7 @@ from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.demands import bound_of_demand, recognized, solve_demand
 from taccl_py.synthesis.engine import Demand, Events, Options
-from taccl_py.topology.model import Topology
+from taccl_py.topology.model import Link, Topology
 from taccl_py.verify.demand import verify_demand_schedule
 from tests.demand.cases import demand_of, demands, full, hosts, is_near, relabelled, ring, stragglar, switch
 
@@ -196,9 +196,25 @@ def test_one_host_to_many_is_faster_than_a_ring_of_a_hundred_pieces(number):
     assert found.schedule.makespan_us / 1000 <= ONE_TO_MANY[number]
 
 
-@pytest.mark.parametrize(("ranks", "steps"), [(4, 4), pytest.param(6, 7, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("ranks", "steps"),
+    [(4, 4), (6, 7), *(pytest.param(n, c, marks=pytest.mark.slow) for n, c in ((8, 9), (12, 15), (16, 18)))],
+)
 def test_stragglars_allreduce_is_met(ranks, steps):
     """arXiv 2505.23523: c(n) steps of alpha + beta size / (n - 1), alpha 3 us, 450 GiB/s, 1 GiB."""
     beta = 1e12 / (450 * 2**30)
-    found = solve(switch(ranks, 3.0, beta), stragglar(ranks, 1 << 30), Limits(seconds=1.0, by_work=True))
+    found = solve(
+        switch(ranks, 3.0, beta), stragglar(ranks, 1 << 30), Limits(seconds=0.1 if ranks < 8 else 1.0, by_work=True)
+    )
     assert found.schedule.makespan_us <= steps * (3.0 + beta * (1 << 30) / 1e6 / (ranks - 1))
+
+
+def test_a_summand_that_two_hold_counts_once_where_one_is_behind_the_other():
+    """On the line 4 - 1 - 0 - 3 rank 0 or 1 gives the first summand, and rank 4's passes both."""
+    pairs = [(4, 1), (1, 0), (0, 3), (3, 2)]
+    links = tuple(Link(a, b, 1.0, 10.0) for one, other in pairs for a, b in ((one, other), (other, one)))
+    line = Topology("line", "", (0,) * 5, (), links)
+    demand = demand_of(5, [{"bytes": 4, "adds": [[0, 1], [4]], "wants": [3]}])
+    found = solve(line, demand)
+    runnable = RunnableDemand.read(write_demand_schedule(found.schedule), "schedule.json")
+    assert run_demand(runnable, draw_inputs(runnable.demand, 1)).num_wrong == 0
