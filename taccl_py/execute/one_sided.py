@@ -25,7 +25,7 @@ _LOCAL, _FAR, _SWITCH, _PACKETS, _FAR_PACKETS = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class _Operands:
     """Operands of an operation: what each source and target is, the last one of `more` sides as often as wanted; or pairs of both."""
 
     sources: tuple[str, ...]
@@ -36,26 +36,26 @@ class _Shape:
 
 _SUM, _BOTH = (True, False), (True, True)
 _MOVES = {
-    "put": _Shape((_LOCAL,), (_FAR,), pairs=True),
-    "pws": _Shape((_LOCAL,), (_FAR,), pairs=True),
-    "pwsf": _Shape((_LOCAL,), (_FAR,), pairs=True),
-    "get": _Shape((_FAR,), (_LOCAL,), pairs=True),
-    "copy": _Shape((_LOCAL,), (_LOCAL,)),
-    "re": _Shape((_LOCAL, _LOCAL), (_LOCAL,), _SUM),
-    "res": _Shape((_LOCAL, _LOCAL), (_LOCAL, _FAR), _BOTH),
-    "rre": _Shape((_LOCAL, _FAR), (_LOCAL,), _SUM),
-    "rres": _Shape((_LOCAL, _FAR), (_LOCAL, _FAR), _BOTH),
-    "ppkt": _Shape((_LOCAL,), (_FAR_PACKETS,), pairs=True),
-    "rppkt": _Shape((_PACKETS,), (_FAR_PACKETS, _FAR_PACKETS), (False, True)),
-    "cpkt": _Shape((_LOCAL,), (_PACKETS,)),
-    "upkt": _Shape((_PACKETS,), (_LOCAL,)),
-    "repkt": _Shape((_LOCAL, _PACKETS), (_LOCAL,), _SUM),
-    "respkt": _Shape((_LOCAL, _PACKETS), (_LOCAL, _FAR_PACKETS), _BOTH),
-    "recpkt": _Shape((_LOCAL, _PACKETS), (_LOCAL, _PACKETS), _SUM),
-    "recspkt": _Shape((_LOCAL, _PACKETS), (_LOCAL, _PACKETS, _FAR_PACKETS), _BOTH),
-    "glres": _Shape((_SWITCH,), (_SWITCH,)),
-    "gstore": _Shape((_LOCAL,), (_SWITCH,)),
-    "gstorepkt": _Shape((_PACKETS,), (_SWITCH,)),
+    "put": _Operands((_LOCAL,), (_FAR,), pairs=True),
+    "pws": _Operands((_LOCAL,), (_FAR,), pairs=True),
+    "pwsf": _Operands((_LOCAL,), (_FAR,), pairs=True),
+    "get": _Operands((_FAR,), (_LOCAL,), pairs=True),
+    "copy": _Operands((_LOCAL,), (_LOCAL,)),
+    "re": _Operands((_LOCAL, _LOCAL), (_LOCAL,), _SUM),
+    "res": _Operands((_LOCAL, _LOCAL), (_LOCAL, _FAR), _BOTH),
+    "rre": _Operands((_LOCAL, _FAR), (_LOCAL,), _SUM),
+    "rres": _Operands((_LOCAL, _FAR), (_LOCAL, _FAR), _BOTH),
+    "ppkt": _Operands((_LOCAL,), (_FAR_PACKETS,), pairs=True),
+    "rppkt": _Operands((_PACKETS,), (_FAR_PACKETS, _FAR_PACKETS), (False, True)),
+    "cpkt": _Operands((_LOCAL,), (_PACKETS,)),
+    "upkt": _Operands((_PACKETS,), (_LOCAL,)),
+    "repkt": _Operands((_LOCAL, _PACKETS), (_LOCAL,), _SUM),
+    "respkt": _Operands((_LOCAL, _PACKETS), (_LOCAL, _FAR_PACKETS), _BOTH),
+    "recpkt": _Operands((_LOCAL, _PACKETS), (_LOCAL, _PACKETS), _SUM),
+    "recspkt": _Operands((_LOCAL, _PACKETS), (_LOCAL, _PACKETS, _FAR_PACKETS), _BOTH),
+    "glres": _Operands((_SWITCH,), (_SWITCH,)),
+    "gstore": _Operands((_LOCAL,), (_SWITCH,)),
+    "gstorepkt": _Operands((_PACKETS,), (_SWITCH,)),
 }
 _NAMES = (
     "nop", "barrier", "sem_acquire", "sem_release", "signal", "rlxsignal", "wait", "rlxwait", "flush", "pipeline", *_MOVES,
@@ -97,7 +97,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class OperandTransfer:
     """Sums of all sources, stored at all targets; `channel` is that of the proxy that does it."""
 
     sources: tuple[Place, ...]
@@ -128,7 +128,7 @@ class OneSidedOperation:
     name: str
     channels: tuple[Channel, ...] = ()
     semaphores: tuple[int, ...] = ()
-    transfers: tuple[Transfer, ...] = ()
+    transfers: tuple[OperandTransfer, ...] = ()
     part: tuple[int, int] = (0, 1)
     barrier: int = 0
     barrier_blocks: int = 0
@@ -338,7 +338,7 @@ class _GpuReader:
         if name == "flush":  # the runtime counts its destinations
             used = used[: len(fields.items("dst_buff", []))]
         known = channels.get(kind, []) if kind == "switch" else remotes.get(kind, [])
-        transfers: tuple[Transfer, ...] = ()
+        transfers: tuple[OperandTransfer, ...] = ()
         if name in _MOVES:
             transfers = self._transfers(fields, name, kind, known, used)
         elif name != "flush" and (fields.items("dst_buff", []) or fields.items("src_buff", [])):
@@ -354,7 +354,7 @@ class _GpuReader:
 
     def _transfers(
         self, fields: Fields, name: str, kind: str, known: list[Any], used: list[Any]
-    ) -> tuple[Transfer, ...]:  # fmt: skip
+    ) -> tuple[OperandTransfer, ...]:  # fmt: skip
         shape = _MOVES[name]
         written, read = list(fields.objects("dst_buff", [])), list(fields.objects("src_buff", []))
         for key, given, wanted, more in (
@@ -386,12 +386,16 @@ class _GpuReader:
             for place in self._places(one, known, packets=_has_packets(name, shape.targets, number))
         ]
         if not raw:
-            return (Transfer(tuple(sources), tuple(targets)),)
+            return (OperandTransfer(tuple(sources), tuple(targets)),)
         if len(used) < len(targets):
             fields.fail("channel_ids", f"has {len(used)} channels for {len(targets)} places; name as many")
-        return tuple(Transfer(tuple(sources), (one,), channel) for one, channel in zip(targets, used, strict=False))
+        return tuple(
+            OperandTransfer(tuple(sources), (one,), channel) for one, channel in zip(targets, used, strict=False)
+        )
 
-    def _pairs(self, fields: Fields, name: str, kind: str, known: list[Any], used: list[Any]) -> tuple[Transfer, ...]:
+    def _pairs(
+        self, fields: Fields, name: str, kind: str, known: list[Any], used: list[Any]
+    ) -> tuple[OperandTransfer, ...]:
         read, written = list(fields.objects("src_buff", [])), list(fields.objects("dst_buff", []))
         if kind == "port" and len(used) < len(written):
             fields.fail("channel_ids", f"has {len(used)} channels for {len(written)} places; name as many")
@@ -411,7 +415,7 @@ class _GpuReader:
             else:  # all from the first one's buffer
                 first = Buffer(read[0].choice("type", _BUFFERS))
                 source = replace(source, address=Address(first, source.address.offset))
-            found.append(Transfer((source,), (target,), used[number] if kind == "port" else None))
+            found.append(OperandTransfer((source,), (target,), used[number] if kind == "port" else None))
         return tuple(found)
 
     def _places(self, fields: Fields, known: list[Any], *, packets: bool) -> list[Place]:

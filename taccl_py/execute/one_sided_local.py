@@ -19,7 +19,7 @@ from taccl_py.execute.arithmetic import NumpyCells
 from taccl_py.execute.compare import ResultCheck, compare_rank, total
 from taccl_py.execute.memory import RankMemory
 from taccl_py.execute.one_sided import Channel, OneSidedBlock, OneSidedOperation, OneSidedPlan
-from taccl_py.execute.one_sided_memory import ElementTransfer, PlanMemories, Turn
+from taccl_py.execute.one_sided_memory import ElementTransfer, OperationPass, PlanMemories
 from taccl_py.execute.plan import ExecutablePlan, Operator, SizeCut
 from taccl_py.execute.promise import ExpectedOutputs, make_task
 from taccl_py.execute.runs import Call, CallOutcome, Conditions, Measured, fill, make_outcome, require_memory, run_local
@@ -83,7 +83,7 @@ def cut_aligned(plan: OneSidedPlan, call: Call) -> SizeCut:
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _ProxyRequest:
     """Request to a proxy: a transfer, a signal, or to tell when all before that is done."""
 
     move: ElementTransfer | None = None
@@ -116,7 +116,7 @@ class _ThreadblockState:
     """
 
     block: OneSidedBlock
-    turns: list[Turn]
+    turns: list[OperationPass]
     call: int = 0
     position: int = 0
     taken: int = 0
@@ -152,7 +152,7 @@ class _OneSidedState:
             for number in range(conditions.repeats)
         ]
         self._signals: dict[Channel, int] = {}
-        self._requests: dict[Channel, deque[_Request]] = {}
+        self._requests: dict[Channel, deque[_ProxyRequest]] = {}
         self._semaphores = {
             (rank, number): value for rank, values in enumerate(plan.semaphores) for number, value in enumerate(values)
         }
@@ -274,13 +274,13 @@ class _OneSidedState:
             request.flushed.flushes -= 1
         return True
 
-    def _do(self, worker: _ThreadblockState, turn: Turn) -> bool:
+    def _do(self, worker: _ThreadblockState, turn: OperationPass) -> bool:
         operation = turn.operation
         match operation.name:
             case "signal" | "rlxsignal":
                 for channel in operation.channels:
                     if channel.type == "port":
-                        self._ask(channel, _Request(signals=True))
+                        self._ask(channel, _ProxyRequest(signals=True))
                     else:
                         self._signal(channel)
             case "wait" | "rlxwait":
@@ -301,7 +301,7 @@ class _OneSidedState:
     def _signal(self, channel: Channel) -> None:
         self._signals[channel.back] = self._signals.get(channel.back, 0) + 1
 
-    def _ask(self, channel: Channel, request: _Request) -> None:
+    def _ask(self, channel: Channel, request: _ProxyRequest) -> None:
         self._requests.setdefault(channel, deque()).append(request)
 
     def _take(self, worker: _ThreadblockState, keys: list[Any], counts: dict[Any, int]) -> bool:
@@ -345,11 +345,11 @@ class _OneSidedState:
         if not worker.taken:
             for channel in operation.channels:
                 worker.flushes += 1
-                self._ask(channel, _Request(flushed=worker))
+                self._ask(channel, _ProxyRequest(flushed=worker))
             worker.taken = 1
         return not worker.flushes
 
-    def _move(self, worker: _ThreadblockState, turn: Turn) -> bool:
+    def _move(self, worker: _ThreadblockState, turn: OperationPass) -> bool:
         """Move data that are there, or ask proxies to; while it waits for packets or a flush it is not done."""
         if worker.moves is None:
             worker.moves = deque(self._moving.element_transfers(turn, worker.call, worker.where))
@@ -381,10 +381,10 @@ class _OneSidedState:
             for transfer in operation.transfers:
                 if transfer.channel is not None:
                     signals = operation.name in ("pws", "pwsf")
-                    self._ask(transfer.channel, _Request(given.get(id(transfer)), signals))
+                    self._ask(transfer.channel, _ProxyRequest(given.get(id(transfer)), signals))
                 if operation.name == "pwsf" and transfer.channel is not None:
                     worker.flushes += 1
-                    self._ask(transfer.channel, _Request(flushed=worker))
+                    self._ask(transfer.channel, _ProxyRequest(flushed=worker))
             worker.taken = 1
         return not worker.flushes
 

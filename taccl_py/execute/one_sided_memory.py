@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from taccl_py.collective import Buffer
 from taccl_py.execute.arithmetic import NumpyCells
 from taccl_py.execute.memory import RankMemory, lengths_of, require_cells
-from taccl_py.execute.one_sided import OneSidedBlock, OneSidedOperation, OneSidedPlan, Place, Transfer
+from taccl_py.execute.one_sided import OneSidedBlock, OneSidedOperation, OneSidedPlan, OperandTransfer, Place
 from taccl_py.execute.plan import Operator, SizeCut
 from taccl_py.execute.trouble import Trouble
 
@@ -23,7 +23,7 @@ SHARED_SCRATCH_BYTES = 1 << 26  # of plans that reuse resources: PREDFINED_SCRAT
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class OperationPass:
     """An operation, or one pass of it in a pipeline: `unit` elements from `offset` of each operand, or all."""
 
     operation: OneSidedOperation
@@ -46,7 +46,7 @@ class _Range:
 class ElementTransfer:
     """A transfer of `count` elements in call number `call`; `raw` if packets go on as they are, flags and all."""
 
-    transfer: Transfer
+    transfer: OperandTransfer
     sources: tuple[_Range, ...]
     targets: tuple[_Range, ...]
     count: int
@@ -88,21 +88,21 @@ class PlanMemories:
             scratch = self._rows[-1].get(Buffer.SCRATCH)
             self._flags.append(np.zeros(0 if scratch is None else len(scratch), dtype=np.uint32))
 
-    def turns(self, block: OneSidedBlock) -> list[Turn]:
+    def turns(self, block: OneSidedBlock) -> list[OperationPass]:
         """Operations of a threadblock, with those of pipelines as often as they come."""
         return list(self._turns(block))
 
-    def _turns(self, block: OneSidedBlock) -> Iterator[Turn]:
+    def _turns(self, block: OneSidedBlock) -> Iterator[OperationPass]:
         for step, operation in enumerate(block.operations):
             if operation.name != "pipeline":
-                yield Turn(operation, str(step))
+                yield OperationPass(operation, str(step))
                 continue
             unit = operation.unit_bytes // self._item
             for number in range(-(-operation.num_chunks * self._chunk // unit)):
                 for inner, one in enumerate(operation.inner):
-                    yield Turn(one, f"{step}.{inner}", number * unit, unit)
+                    yield OperationPass(one, f"{step}.{inner}", number * unit, unit)
 
-    def element_transfers(self, turn: Turn, call: int, where: str) -> list[ElementTransfer]:
+    def element_transfers(self, turn: OperationPass, call: int, where: str) -> list[ElementTransfer]:
         """Transfers of an operation in a call.
 
         Raises

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from taccl_py.collective import Buffer
-from taccl_py.torch.steps import CompiledProgram, Region
+from taccl_py.torch.steps import ChunkRun, CompiledProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class BoundProgram:
     """
 
     def __init__(self, program: CompiledProgram, rank: int, peers: Sequence[int]) -> None:
-        self._regions: dict[Region, int] = {}
+        self._regions: dict[ChunkRun, int] = {}
         self.scratch_chunks = program.scratch_chunks[rank]
         self._rounds = []
         for one in program.rounds[rank]:
@@ -59,7 +59,7 @@ class BoundProgram:
             if operations or messages:
                 self._rounds.append(BoundRound(operations, tuple(messages)))
 
-    def _number(self, region: Region) -> int:
+    def _number(self, region: ChunkRun) -> int:
         return self._regions.setdefault(region, len(self._regions))
 
     def run(self, buffers: dict[Buffer, Any], chunk_elements: int, wire: MessageCarrier, combine: Any) -> None:

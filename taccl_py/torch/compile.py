@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from taccl_py.collective import Buffer
 from taccl_py.execute.plan import ExecutablePlan
 from taccl_py.torch.proof import require_right
-from taccl_py.torch.steps import CompiledProgram, LocalOperation, PeerMessage, RankRound, Region
+from taccl_py.torch.steps import ChunkRun, CompiledProgram, LocalOperation, PeerMessage, RankRound
 from taccl_py.torch.trace import TracedMessage, TracedProgram, trace_program
 
 # Operations among which one is looked for that joins the next one.
@@ -90,7 +90,7 @@ def _joins(one: TracedMessage, other: TracedMessage) -> bool:
     return alike and one.source.joins(other.source) and (one.lands_in_scratch or one.target.joins(other.target))
 
 
-def _moved(region: Region, moved: dict[int, int]) -> Region:
+def _moved(region: ChunkRun, moved: dict[int, int]) -> ChunkRun:
     if region.buffer is not Buffer.SCRATCH:
         return region
     return region._replace(offset=moved.get(region.offset, region.offset))
@@ -150,7 +150,7 @@ def _joined(one: LocalOperation, other: LocalOperation) -> LocalOperation | None
 
 
 @dataclass(slots=True)
-class _ScratchBlock:
+class _ScratchUse:
     """Scratch that is used together, and from when to when: operations of round k at 2 k, its exchange at 2 k + 1."""
 
     offset: int
@@ -178,14 +178,14 @@ class _ScratchLayout:
         self._own = self.length = traced.own_scratch[rank]
         self._blocks = _blocks_of(traced, rank)
         self._starts = [block.offset for block in self._blocks]
-        placed: list[_ScratchBlock] = []
+        placed: list[_ScratchUse] = []
         for block in sorted(self._blocks, key=lambda each: (each.first_use, each.offset)):
             placed = [other for other in placed if other.last_use >= block.first_use]
             block.place = _lowest_place(block.length, placed, self._own)
             placed.append(block)
             self.length = max(self.length, block.place + block.length)
 
-    def place(self, region: Region) -> Region:
+    def place(self, region: ChunkRun) -> ChunkRun:
         """Where a region lies at last."""
         if region.buffer is not Buffer.SCRATCH or region.offset < self._own:
             return region
@@ -193,9 +193,9 @@ class _ScratchLayout:
         return region._replace(offset=block.place + region.offset - block.offset)
 
 
-def _blocks_of(traced: TracedProgram, rank: int) -> list[_ScratchBlock]:
+def _blocks_of(traced: TracedProgram, rank: int) -> list[_ScratchUse]:
     """Scratch beyond the program's own, by offset; regions that overlap are one block."""
-    blocks: list[_ScratchBlock] = []
+    blocks: list[_ScratchUse] = []
     uses = [
         (region.offset, region.end, time)
         for region, time in _scratch_uses(traced, rank)
@@ -204,14 +204,14 @@ def _blocks_of(traced: TracedProgram, rank: int) -> list[_ScratchBlock]:
     for offset, end, time in sorted(uses):
         last = blocks[-1] if blocks else None
         if last is None or offset >= last.end:
-            blocks.append(_ScratchBlock(offset, end, time, time))
+            blocks.append(_ScratchUse(offset, end, time, time))
         else:
             last.end = max(last.end, end)
             last.first_use, last.last_use = min(last.first_use, time), max(last.last_use, time)
     return blocks
 
 
-def _scratch_uses(traced: TracedProgram, rank: int) -> Iterator[tuple[Region, int]]:
+def _scratch_uses(traced: TracedProgram, rank: int) -> Iterator[tuple[ChunkRun, int]]:
     for number, one in enumerate(traced.rounds):
         used = [
             (region, 2 * number) for operation in one.operations[rank] for region in operation if region is not None
@@ -221,7 +221,7 @@ def _scratch_uses(traced: TracedProgram, rank: int) -> Iterator[tuple[Region, in
         yield from (use for use in used if use[0].buffer is Buffer.SCRATCH)
 
 
-def _lowest_place(length: int, placed: Sequence[_ScratchBlock], lowest: int) -> int:
+def _lowest_place(length: int, placed: Sequence[_ScratchUse], lowest: int) -> int:
     """First place from `lowest` on that is long enough between blocks that are there."""
     for start, end in sorted((block.place, block.place + block.length) for block in placed):
         if start - lowest >= length:

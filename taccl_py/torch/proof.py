@@ -12,7 +12,7 @@ from typing import NamedTuple
 from taccl_py.collective import Buffer, Kind
 from taccl_py.errors import InvalidArtifact
 from taccl_py.execute.trouble import Trouble
-from taccl_py.torch.steps import CompiledProgram, LocalOperation, PeerMessage, Region, shared_address
+from taccl_py.torch.steps import ChunkRun, CompiledProgram, LocalOperation, PeerMessage, shared_address
 
 
 class ChunkValue(NamedTuple):
@@ -149,14 +149,14 @@ def _combine(one: ChunkValue | None, other: ChunkValue | None, where: str) -> Ch
     return ChunkValue(one.chunk, one.ranks | other.ranks)
 
 
-def _read(cells: _Cells, region: Region, where: str) -> list[ChunkValue | None]:
+def _read(cells: _Cells, region: ChunkRun, where: str) -> list[ChunkValue | None]:
     buffer = cells.get(region.buffer)
     if buffer is None or region.offset < 0 or region.end > len(buffer):
         raise Trouble(where, "outside-buffer", f"uses chunks {region.offset}..{region.end - 1} of {region.buffer}")
     return buffer[region.offset : region.end]
 
 
-def _write(cells: _Cells, region: Region, values: list[ChunkValue | None], where: str) -> None:
+def _write(cells: _Cells, region: ChunkRun, values: list[ChunkValue | None], where: str) -> None:
     _read(cells, region, where)
     cells[region.buffer][region.offset : region.end] = values
 

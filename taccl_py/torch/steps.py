@@ -12,7 +12,7 @@ from typing import NamedTuple
 from taccl_py.collective import Buffer, Kind
 
 
-class Region(NamedTuple):
+class ChunkRun(NamedTuple):
     """Neighbouring chunks of one buffer of a rank: ``offset`` to ``offset + chunks - 1``."""
 
     buffer: Buffer
@@ -24,15 +24,15 @@ class Region(NamedTuple):
         """The first chunk behind it."""
         return self.offset + self.chunks
 
-    def overlaps(self, other: Region) -> bool:
+    def overlaps(self, other: ChunkRun) -> bool:
         """True if any chunk is in both."""
         return self.buffer is other.buffer and self.offset < other.end and other.offset < self.end
 
-    def joins(self, other: Region) -> bool:
+    def joins(self, other: ChunkRun) -> bool:
         """True if the other one begins where this one ends."""
         return self.buffer is other.buffer and self.end == other.offset
 
-    def with_next(self, other: Region) -> Region:
+    def with_next(self, other: ChunkRun) -> ChunkRun:
         """Both, where they join."""
         return self._replace(chunks=self.chunks + other.chunks)
 
@@ -40,16 +40,16 @@ class Region(NamedTuple):
 class LocalOperation(NamedTuple):
     """``target = first``, or ``target = first (op) second`` chunk by chunk; `target` may be one of them, but overlaps none in part."""
 
-    target: Region
-    first: Region
-    second: Region | None = None
+    target: ChunkRun
+    first: ChunkRun
+    second: ChunkRun | None = None
 
 
 class PeerMessage(NamedTuple):
     """A message to or from `peer`, and where it lies on this rank."""
 
     peer: int
-    region: Region
+    region: ChunkRun
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from taccl_py.execute.memory import lengths_of, require_cells
 from taccl_py.execute.plan import DataType, ExecutablePlan, Operator, SizeCut, Step
 from taccl_py.execute.rounds import Mailbox
 from taccl_py.execute.trouble import Trouble, explain_deadlock, explain_left_over
-from taccl_py.torch.steps import LocalOperation, Region, shared_address
+from taccl_py.torch.steps import ChunkRun, LocalOperation, shared_address
 
 _UNLIMITED = sys.maxsize
 
@@ -33,8 +33,8 @@ class TracedMessage:
     src: int
     dst: int
     round: int
-    source: Region
-    target: Region
+    source: ChunkRun
+    target: ChunkRun
     lands_in_scratch: bool = True
 
 
@@ -74,9 +74,9 @@ class _RankState:
     used: dict[tuple[Buffer, int], int] = field(default_factory=dict)
     scratch: int = 0
 
-    def reserve(self, count: int) -> Region:
+    def reserve(self, count: int) -> ChunkRun:
         """Scratch that nobody has used."""
-        region = Region(Buffer.SCRATCH, self.scratch, count)
+        region = ChunkRun(Buffer.SCRATCH, self.scratch, count)
         self.scratch += count
         return region
 
@@ -100,13 +100,13 @@ class _TracingEngine(ThreadblockEngine):
     def _now(self) -> int:
         return 2 * self.round
 
-    def _local(self, rank: int, address: Address, count: int, part: slice, where: str) -> Region:  # noqa: ARG002
+    def _local(self, rank: int, address: Address, count: int, part: slice, where: str) -> ChunkRun:  # noqa: ARG002
         require_cells(self._lengths[rank], address, count, where)
         buffer, offset = address.buffer, address.offset
         if self._in_place:
             plan = self._plan
             buffer, offset = shared_address(rank, plan.input_chunks, plan.output_chunks, buffer, offset)
-        return Region(buffer, offset, count)
+        return ChunkRun(buffer, offset, count)
 
     def _move(self, block: ExecutedBlock, step: Step, count: int, part: slice) -> None:
         action, rank = step.action, block.name.rank
@@ -132,8 +132,8 @@ class _TracingEngine(ThreadblockEngine):
             self._transport.push(block.target, sent)
 
     def _compute_locally(
-        self, state: _RankState, source: Region | None, target: Region | None, *, accumulates: bool
-    ) -> Region:
+        self, state: _RankState, source: ChunkRun | None, target: ChunkRun | None, *, accumulates: bool
+    ) -> ChunkRun:
         """Note a step that receives nothing, and return what it would send."""
         if source is None:
             raise ValueError("a step that receives nothing reads")
@@ -145,7 +145,7 @@ class _TracingEngine(ThreadblockEngine):
             self._operate_on(state, LocalOperation(target, source))
         return target
 
-    def _store(self, state: _RankState, message: TracedMessage, target: Region | None) -> Region:  # type: ignore[override]
+    def _store(self, state: _RankState, message: TracedMessage, target: ChunkRun | None) -> ChunkRun:  # type: ignore[override]
         """Put a message into its place, at its arrival if nobody has used that since."""
         if target is None:
             return message.target
@@ -178,7 +178,7 @@ class _TracingEngine(ThreadblockEngine):
                 self._mark(state, region, self._now)
 
     @staticmethod
-    def _mark(state: _RankState, region: Region, time: int) -> None:
+    def _mark(state: _RankState, region: ChunkRun, time: int) -> None:
         for chunk in range(region.offset, region.end):
             key = (region.buffer, chunk)
             state.used[key] = max(time, state.used.get(key, -1))

@@ -9,7 +9,7 @@ from taccl_py.errors import InvalidArtifact, LoweringError
 from taccl_py.execute.reader import read_plan
 from taccl_py.pipeline.deliver import lower_and_verify
 from taccl_py.torch.compile import compile_program
-from taccl_py.torch.steps import LocalOperation, PeerMessage, RankRound, Region
+from taccl_py.torch.steps import ChunkRun, LocalOperation, PeerMessage, RankRound
 from tests.end_to_end.machines import cases
 from tests.end_to_end.test_properties import LIMITS, greedy, wishes
 from tests.execute.running import placements, plan_of
@@ -33,8 +33,8 @@ def compiled(file, *, in_place=True):
 def test_a_ring_of_three_is_what_one_would_write_by_hand():
     """Rank 0 sends chunk 0, adds its chunk 2 and then its chunk 1, which is whole then; the sums go around to where they belong."""
     program = compiled(ring_allreduce(3))
-    first, second = Region(S, 0, 1), Region(S, 1, 1)
-    part = [Region(O, chunk, 1) for chunk in range(3)]
+    first, second = ChunkRun(S, 0, 1), ChunkRun(S, 1, 1)
+    part = [ChunkRun(O, chunk, 1) for chunk in range(3)]
 
     def message(peer, region):
         return (PeerMessage(peer, region),)
@@ -58,7 +58,7 @@ def test_a_sent_chunk_that_a_later_step_of_the_round_overwrites_leaves_as_it_was
     add(file, 1, -1, 0, [nop((0, 0)), step("r", "o0", "o0")])
     program = compiled(file)
     (round_one, *_) = program.rounds[0]
-    copies = [operation for operation in round_one.operations if operation.first == Region(O, 1, 1)]
+    copies = [operation for operation in round_one.operations if operation.first == ChunkRun(O, 1, 1)]
     assert [message.region for message in round_one.sends] == [copies[0].target]
     assert wrong_ranks(program, 1) == []
 

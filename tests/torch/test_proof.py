@@ -8,7 +8,7 @@ from taccl_py.collective import Buffer
 from taccl_py.errors import InvalidArtifact
 from taccl_py.torch.compile import compile_program
 from taccl_py.torch.proof import require_right
-from taccl_py.torch.steps import LocalOperation, PeerMessage, Region
+from taccl_py.torch.steps import ChunkRun, LocalOperation, PeerMessage
 from tests.execute.running import placements, plan_of
 from tests.torch.programs import CALLED
 from tests.verify.msccl.files import RIGHT_FILES, direct_alltoall, ring_allgather, ring_allreduce
@@ -70,19 +70,19 @@ def test_two_messages_that_land_in_one_place_are_a_race():
 
 
 def test_an_operation_that_overwrites_a_part_of_what_it_reads_is_a_race():
-    shifted = LocalOperation(Region(Buffer.OUTPUT, 1, 2), Region(Buffer.OUTPUT, 0, 2))
+    shifted = LocalOperation(ChunkRun(Buffer.OUTPUT, 1, 2), ChunkRun(Buffer.OUTPUT, 0, 2))
     assert rule_of(changed(RING, 0, 0, operations=(shifted,))) == "race"
 
 
 def test_an_input_that_is_not_the_programs_must_stay():
     last = len(GATHER.rounds[0]) - 1
-    spoil = LocalOperation(Region(Buffer.INPUT, 0, 1), Region(Buffer.OUTPUT, 1, 1))
+    spoil = LocalOperation(ChunkRun(Buffer.INPUT, 0, 1), ChunkRun(Buffer.OUTPUT, 1, 1))
     assert rule_of(changed(GATHER, 0, last, operations=(*GATHER.rounds[0][last].operations, spoil))) == "input-changed"
 
 
 def test_a_sum_with_nothing_is_seen():
-    scratch = Region(Buffer.SCRATCH, 0, 1)
-    add = LocalOperation(scratch, scratch, Region(Buffer.OUTPUT, 0, 1))
+    scratch = ChunkRun(Buffer.SCRATCH, 0, 1)
+    add = LocalOperation(scratch, scratch, ChunkRun(Buffer.OUTPUT, 0, 1))
     assert rule_of(changed(RING, 0, 0, operations=(add,))) == "nothing-there"
 
 

@@ -29,7 +29,7 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class GroupSlice:
     """The part of an operation's bytes that is a threadblock's of a group: number `index` of `parts`."""
 
     index: int
@@ -56,7 +56,7 @@ class Operation:
     targets: tuple[Operand, ...]
     barrier: int | None
     barrier_blocks: int
-    slice: Slice | None = None
+    slice: GroupSlice | None = None
     inner: tuple[Operation, ...] = ()
     unit_bytes: int = 0
     num_chunks: int = 0
@@ -237,7 +237,7 @@ def _operation(fields: Fields) -> Operation:
         targets=tuple(_operand(operand) for operand in fields.objects("dst_buff", [])),
         barrier=fields.integer("barrier_id", least=0) if fields.has("barrier_id") else None,
         barrier_blocks=fields.integer("num_threadblocks", 0, least=0),
-        slice=None if part is None else Slice(part.integer("tb_id", least=0), part.integer("tbg_size", least=1)),
+        slice=None if part is None else GroupSlice(part.integer("tb_id", least=0), part.integer("tbg_size", least=1)),
         inner=inner,
         unit_bytes=0 if loop is None else loop.integer("unit_size", least=0),
         num_chunks=0 if loop is None else loop.integer("num_chunks", least=0),

@@ -133,18 +133,18 @@ class PlanMemory:
         """True if all packets for which the present step waits have come."""
         if worker.missing is not None and worker.missing not in self._packets:
             return False
-        worker.missing = None
-        for move in worker.step.moves:
-            for span in move.sources:
-                if span.packets and span.awaited:
-                    for number in range(move.count):
-                        if (span.rank, span.cell(number)) not in self._packets:
-                            worker.missing = span.rank, span.cell(number)
-                            return False
-        return True
+        awaited = (
+            (span.rank, span.cell(number))
+            for move in worker.step.moves
+            for span in move.sources
+            if span.packets and span.awaited
+            for number in range(move.count)
+        )
+        worker.missing = next((packet for packet in awaited if packet not in self._packets), None)
+        return worker.missing is None
 
     def carry_out(self, worker: ExecutedThreadblock) -> None:
-        """CellTransfer what the present step moves."""
+        """Carry out the transfers of the present step."""
         for move in worker.step.moves:
             self._check_overlap(worker, move)
             access = self._access(worker, move)

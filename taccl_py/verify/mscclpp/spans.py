@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from taccl_py.collective import Buffer
 from taccl_py.verify.msccl.findings import Findings, place
 from taccl_py.verify.msccl.geometry import Region
-from taccl_py.verify.mscclpp.grammar import PORT, SWITCH, Gpu, Operand, Operation, Plan, PlanThreadblock, Slice
+from taccl_py.verify.mscclpp.grammar import PORT, SWITCH, Gpu, GroupSlice, Operand, Operation, Plan, PlanThreadblock
 
 _COUNTING = frozenset({"signal", "rlxsignal", "wait", "rlxwait"})
 
@@ -98,7 +98,7 @@ class PlanStep:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pass:
+class _UnitPass:
     """Which bytes of its operands an operation touches: `unit` cells from `offset` in a pipeline, else all."""
 
     offset: int = 0
@@ -146,14 +146,14 @@ class SpanReader:
         for step, operation in enumerate(block.operations):
             where = place(gpu.id, block.id, step)
             if operation.name != "pipeline":
-                yield self._step(gpu, block, operation, where, _Pass())
+                yield self._step(gpu, block, operation, where, _UnitPass())
                 continue
             unit = self._sizing.units[operation.unit_bytes]
             for number in range(-(-operation.num_chunks * self._sizing.pieces // unit)):
                 for inner, one in enumerate(operation.inner):
-                    yield self._step(gpu, block, one, f"{where}.{inner}", _Pass(number * unit, unit))
+                    yield self._step(gpu, block, one, f"{where}.{inner}", _UnitPass(number * unit, unit))
 
-    def _step(self, gpu: Gpu, block: PlanThreadblock, operation: Operation, where: str, now: _Pass) -> PlanStep:
+    def _step(self, gpu: Gpu, block: PlanThreadblock, operation: Operation, where: str, now: _UnitPass) -> PlanStep:
         known = block.channels.get(operation.channel_type, ())
         # Operations that move data by memory may name channels, at which nobody looks.
         used = operation.channel_type == PORT or operation.name in _COUNTING
@@ -184,7 +184,7 @@ class SpanReader:
             found += self._sizing.scratch_cells(self._plan, self._plan.gpus[rank]) // 2
         return found
 
-    def offset(self, buffer: Buffer, operand: Operand, part: Slice | None) -> int:
+    def offset(self, buffer: Buffer, operand: Operand, part: GroupSlice | None) -> int:
         """First cell of an operand in its buffer."""
         length = self._sizing.pieces
         if buffer is Buffer.SCRATCH and self._sizing.scratch_pieces is not None:
@@ -192,7 +192,7 @@ class SpanReader:
         start = operand.index * length
         return start if part is None else start + slice_start(self.size(operand, None), part.index, part.parts)
 
-    def size(self, operand: Operand, part: Slice | None) -> int:
+    def size(self, operand: Operand, part: GroupSlice | None) -> int:
         """Cells of an operand."""
         whole = operand.size * self._sizing.pieces
         if part is None:
@@ -209,7 +209,9 @@ class SpanReader:
 class _Reading:
     """One pass of one operation."""
 
-    def __init__(self, reader: SpanReader, gpu: Gpu, block: PlanThreadblock, operation: Operation, now: _Pass) -> None:
+    def __init__(
+        self, reader: SpanReader, gpu: Gpu, block: PlanThreadblock, operation: Operation, now: _UnitPass
+    ) -> None:
         self._reader = reader
         self._gpu = gpu
         self._block = block
