@@ -35,7 +35,7 @@ from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.runtimes import Runtime
 from taccl_py.schedule.ir import ANY_ALGORITHM
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.bounds import DemandBounds
+from taccl_py.synthesis.bounds import Bound, DemandBounds, raised
 from taccl_py.synthesis.bounds.runtime import RuntimeBound, RuntimeBounds
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.topology.model import Topology
@@ -230,7 +230,8 @@ def with_own_bound(physical: ScopedBound, synthesis: Synthesis) -> tuple[ScopedB
         best = max(own.time_us, physical.time_us)
         reason = own.reason if own.time_us >= best else physical.reason
         return (physical, ScopedBound(Scope.RESTRICTED, best, reason, origin.holds_for))
-    return (replace(physical, time_us=own.time_us, reason=own.reason) if own.time_us > physical.time_us else physical,)
+    higher = raised(Bound(physical.time_us, physical.reason), [own])
+    return (replace(physical, time_us=higher.time_us, reason=higher.reason),)
 
 
 def _physical_bound(synthesis: Synthesis) -> ScopedBound:

@@ -54,7 +54,7 @@ def bound(as_json: bool, by_switch: bool, **values: Any) -> None:
     Latency is the quickest path between the ranks that are farthest apart; fan-out counts how many ranks can know something in
     so much time; crossing counts the few messages between nodes, before which data is gathered and behind which it is handed
     out, and for up to 32 ranks proves whether some choice of them serves everyone, which can take seconds; bandwidth is the
-    worst cut through links and ports, or a flow over all of them. The largest binds.
+    worst cut through links and ports, all cuts together where links share ports, or a flow over all of them. The largest binds.
 
     Under a runtime profile there is a second bound beside it, for any algorithm in that runtime: with its launch, operations, hops, flags
     and threadblocks, and the usable share of the wires.

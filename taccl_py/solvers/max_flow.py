@@ -51,11 +51,14 @@ def min_cut(
         If OR-tools is not installed.
     """
     supply = float(capacity[tail == source].sum())
+    near = np.zeros(int(max(tail.max(), head.max(), source, sink)) + 1, dtype=bool)
+    if supply <= 0:
+        near[source] = True
+        return MinCut(0.0, near)
     scale = _UNITS / supply
     whole = np.minimum(np.rint(np.minimum(capacity, 2 * supply) * scale), 2 * _UNITS).astype(np.int64)
     network = _solver(tail, head, whole)
     network.solve(source, sink)
-    near = np.zeros(int(max(tail.max(), head.max(), source, sink)) + 1, dtype=bool)
     near[network.get_source_side_min_cut()] = True
     return MinCut(network.optimal_flow() / scale, near)
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from taccl_py.collective import Kind
 from taccl_py.errors import LimitReached, TacclError
 from taccl_py.schedule.ir import Origin
-from taccl_py.synthesis.bounds import Bound, demand_bound
-from taccl_py.synthesis.bounds.bound import best_of
+from taccl_py.synthesis.bounds import Bound, demand_bound, raised
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.params import COMMON
@@ -90,8 +89,9 @@ class Params:
 
 PARAMS = Params()
 
-# The engine for nodes; it also takes time for bounds, which hold however data is cut.
+# The engine for nodes, and engines whose own bounds hold however data is cut.
 _HIERARCHY = "hierarchy"
+_PROVING = frozenset({_HIERARCHY, "trees", "flow"})
 # What is soon done goes first, in this process: other processes are not started for what it answers, nor for so few seconds as they
 # take to start, or in which a leading run is better carried out in this one.
 _QUICK = ("templates",)
@@ -292,9 +292,10 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
 
 
 def _raised(bound: Bound, outcomes: list[RaceOutcome]) -> Bound:
-    """The bound, or a better one that a run found."""
-    found = [o.synthesis.bound for o in outcomes if o.synthesis is not None and o.run.engine == _HIERARCHY]
-    return best_of([bound, *found])
+    """The bound, or a better one that an engine proved for however data is cut, and for no other sketch than the demand's."""
+    free = [o for o in outcomes if o.run.engine in _PROVING and o.run.asked is None]
+    found = [o.synthesis.bound for o in free if o.synthesis is not None]
+    return raised(bound, found)
 
 
 def _signed(answer: Synthesis, run: EngineRun, seed: int) -> Synthesis:

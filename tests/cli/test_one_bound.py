@@ -4,7 +4,10 @@ import json
 
 import pytest
 
+from taccl_py.topology.files import topology_to_json
 from taccl_py.units import format_gap, format_time
+from tests.cli.inputs import write_json
+from tests.random_machines import random_machine
 
 QUESTIONS = [
     ("ring:4", "allgather", "--size", "1MiB", "--engine", "templates"),
@@ -46,6 +49,17 @@ def test_commands_files_and_reports_say_the_same_bound(question, taccl, folder):
     assert format_time(own["time_us"]) in page
     assert format_gap(own["gap"]) in page
     assert f"The lower bound, for {own['holds_for']}, comes from" in page
+
+
+def test_where_links_share_ports_the_answer_is_measured_against_all_cuts_together(taccl, folder):
+    """The worst cut alone is 22.86 us per MB, all together 30.92."""
+    machine = write_json(folder / "random2.json", topology_to_json(random_machine(2)))
+    asked = [machine, "allgather", "--size", "64MiB", "--runtime-profile", "neutral", "--json"]
+    (row,) = taccl("bound", *asked).json["results"]
+    assert row["bound_us"] == pytest.approx(30.92437 * 67.108864, rel=1e-3)
+    assert row["bound_reason"].endswith("more cuts that share links and ports")
+    (physical,) = taccl("synth", *asked, "--engine", "templates").json["bounds"]
+    assert (physical["time_us"], physical["reason"]) == (row["bound_us"], row["bound_reason"])
 
 
 def test_the_table_names_what_each_bound_and_gap_is_of(taccl):

@@ -6,7 +6,7 @@ the best of all.
 """
 
 from taccl_py.synthesis.bounds.best import allreduce_bound, best_bound
-from taccl_py.synthesis.bounds.bound import Bound
+from taccl_py.synthesis.bounds.bound import Bound, raised
 from taccl_py.synthesis.bounds.chunked import lower_bound
 from taccl_py.synthesis.bounds.demand import DemandBounds, demand_bound, message_bound, require_ways
 from taccl_py.synthesis.bounds.flow import flow_bound
@@ -25,6 +25,7 @@ __all__ = [
     "lower_bound",
     "message_bound",
     "quickest",
+    "raised",
     "relay_bound",
     "require_ways",
 ]

@@ -28,6 +28,12 @@ class Bound:
         return time_us <= self.time_us * (1 + BOUND_REACHED)
 
 
+def raised(bound: Bound, others: Iterable[Bound]) -> Bound:
+    """A bound, or the best of others if it is above the bound by more than rounding: one question has one answer and one reason."""
+    best = best_of(others)
+    return bound if bound.is_reached_by(best.time_us) else best
+
+
 def best_of(bounds: Iterable[Bound]) -> Bound:
     """Largest of some bounds, the first of equal ones."""
     return max(bounds, key=lambda bound: bound.time_us, default=Bound(0.0, "nothing has to move"))

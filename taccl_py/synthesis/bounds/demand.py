@@ -6,9 +6,10 @@
   and handing out what comes late takes its time.
 * *relays*: the same where nodes are sparse inside: whether any choice of such messages serves everyone. This takes seconds, so it is
   only found where it is asked for.
-* *bandwidth*: the worst cut, exact for collectives in which everyone who wants something wants everything; the
-  multicommodity flow for AllToAll; for AllReduce the worst cut (a sum must leave and enter every set of ranks whole) and the number
-  of transfers that sums need between groups of ranks.
+* *bandwidth*: the worst cut, and all cuts together where links share ports, which is exact for collectives in which everyone who wants
+  something wants everything (`taccl_py.synthesis.bounds.loads`); the multicommodity flow for AllToAll; for AllReduce cuts (a sum must
+  leave and enter every set of ranks whole) with the number of transfers that sums need between groups of ranks, and the best packing of trees
+  through roots as far as it is certified (`taccl_py.synthesis.bounds.roots`).
 
 A bound on bandwidth is linear in the size but for alphas and latencies, which is why one analysis of a machine serves all
 sizes.
@@ -36,12 +37,14 @@ from taccl_py.synthesis.bounds.flow import alltoall_charge
 from taccl_py.synthesis.bounds.growth import growth_bound
 from taccl_py.synthesis.bounds.handout import Handout, handouts, rooted_handouts
 from taccl_py.synthesis.bounds.in_network import helpful_switches, keeps_apart, without_messages
+from taccl_py.synthesis.bounds.loads import LoadBound, copy_loads, sum_loads
 from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Net, OrbitMembers
 from taccl_py.synthesis.bounds.relays import relay_bound
+from taccl_py.synthesis.bounds.roots import pack_roots
 from taccl_py.synthesis.bounds.spread import distance_bound, fan_out_bound, told_after_first
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.topology.model import Switch, Topology
-from taccl_py.units import format_ranks
+from taccl_py.units import format_count, format_ranks
 
 # Data flows from the root, or to it.
 _FROM_ROOT = frozenset({Kind.BROADCAST, Kind.SCATTER})
@@ -55,6 +58,8 @@ _PLAIN = 1 + 1e-3
 _SECONDS = 10.0
 # What is quickly found is found, whatever the time limit is.
 _LEAST_SECONDS = 1.0
+# Links and ports with a smaller part of the largest price are not named.
+_PRICED = 1e-6
 # Starts times links up to which distances and growths are looked at from all starts; beyond it, from some.
 _MOST_STEPS = 20_000_000
 
@@ -320,18 +325,61 @@ class _BoundedDemand:
             for backwards in (False, True):
                 yield from self._cuts(self._from_one(0, backwards, is_sum=True))
             yield from self._transfers()
+            yield from self._summed()
         elif self.kind in (Kind.BROADCAST, Kind.REDUCE):
-            yield from self._cuts(self._from_one(self.root, self.kind in _BACKWARDS, is_sum=False))
+            yield from self._copied(self._from_one(self.root, self.kind in _BACKWARDS, is_sum=False))
         else:
             to_one = self.kind in (Kind.GATHER, Kind.SCATTER)
             sinks = [self.root] if to_one else self.orbits.ranks()
             is_sink = (np.arange(num_ranks) == self.root) | (not to_one)
             supply = np.full(num_ranks, 1 / num_ranks)
-            yield from self._cuts(_Copying(supply, is_sink, sinks, self.kind in _BACKWARDS))
+            yield from self._copied(_Copying(supply, is_sink, sinks, self.kind in _BACKWARDS))
 
     def _from_one(self, rank: int, backwards: bool, is_sum: bool) -> _Copying:
         supply = (np.arange(self.net.num_ranks) == rank).astype(np.float64)
         return _Copying(supply, supply == 0, self.orbits.enough_for(rank), backwards, is_sum)
+
+    def _copied(self, copying: _Copying) -> Iterator[Charge]:
+        """Cuts one by one, and all together where links share ports; without ports the worst one says as much."""
+        yield from self._cuts(copying)
+        if self.switches or not self.topology.ports:  # switches store at many what they carry once
+            return
+        net = self.net.reversed() if copying.backwards else self.net
+        orbits = OrbitMembers.of_machine(self.topology, self.root) if self.kind in ROOTED else self.orbits
+        sinks = np.flatnonzero(copying.is_sink & (orbits.rank == np.arange(net.num_ranks))).tolist()
+        found = copy_loads(net, orbits, copying.supply, sinks)
+        if found is not None:
+            yield self._shared(found, copying.backwards)
+
+    def _summed(self) -> Iterator[Charge]:
+        """Cuts and divisions of sums together, and trees through roots as far as they are certified."""
+        if self.switches:
+            return
+        together = sum_loads(self.net, self.orbits, [group_of for _, group_of in self._divisions()])
+        if together is not None:
+            yield self._shared(together, backwards=False)
+        packing = pack_roots(self.net, self.orbits, together.amount_us if together is not None else 0.0)
+        if packing is not None:
+            reason = "bandwidth: the best packing of trees into roots and out of them over all links and ports"
+            yield Charge(packing.certified.weights, self._idle(), packing.certified.amount_us, reason)
+
+    def _shared(self, found: LoadBound, backwards: bool) -> Charge:
+        """Charge of several cuts and divisions."""
+        reason = f"bandwidth: {self._requirements(found, backwards)}"
+        return Charge(found.weights, self._idle(), found.amount_us, reason)
+
+    def _requirements(self, found: LoadBound, backwards: bool) -> str:
+        """Rows that bind, in words."""
+        net = self.net.reversed() if backwards else self.net
+        first, *others = found.binding
+        if first.is_cut:
+            priced = net.use_resource[first.crossing(net)[net.use_link]]
+            resources = np.unique(priced[found.weights[priced] > _PRICED * found.weights.max()])
+            through = self._name(ResourceCut(resources, first.group_of == 0, first.least_mb), backwards)
+            what = f"{100 * first.least_mb:.3g} % of the data through {through}"
+        else:
+            what = f"2({len(np.unique(first.group_of))}-1) transfers of everything between groups of ranks"
+        return f"{what}, and {format_count(len(others), 'more cut')} that share links and ports" if others else what
 
     def _cuts(self, copying: _Copying) -> Iterator[Charge]:
         """The worst cut, and those around ranks and nodes, which may be worse for small sizes."""

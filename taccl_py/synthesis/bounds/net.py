@@ -204,10 +204,10 @@ class OrbitMembers:
         )
 
     @staticmethod
-    def of_machine(topology: Topology) -> OrbitMembers:
-        """Orbits under those of the machine's own symmetries that hold."""
+    def of_machine(topology: Topology, fixed: int | None = None) -> OrbitMembers:
+        """Orbits under those of the machine's own symmetries that hold, and that leave a rank where it is."""
         of_links = LinkImages(topology)
-        images = [(rank, of_links.of(rank)) for rank in topology.symmetry]
+        images = [(rank, of_links.of(rank)) for rank in topology.symmetry if fixed is None or rank[fixed] == fixed]
         return OrbitMembers.of_images(
             topology,
             [OrbitImage.of(topology, rank, *image) for rank, image in images if not isinstance(image, str)],

@@ -18,7 +18,7 @@ from taccl_py.collective import Kind
 from taccl_py.errors import InputError, LimitReached
 from taccl_py.schedule.ir import Schedule
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.bounds import Bound, demand_bound
+from taccl_py.synthesis.bounds import Bound, demand_bound, raised
 from taccl_py.synthesis.commodity_flow import Commodities, CommodityFlow, solve_flow
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.flow.order import order_joined, order_parts
@@ -127,9 +127,10 @@ class _FlowRun:
         bound = self.options.bound or demand_bound(
             problem.topology, collective.kind, collective.root, size_bytes, self._part(0.2)
         )
-        if flow is None or flow.load_us <= bound.time_us:
+        if flow is None:
             return bound
-        return Bound(flow.load_us, "bandwidth: the flow of all data over the links and ports that the sketch leaves")
+        reason = "bandwidth: the flow of all data over the links and ports that the sketch leaves"
+        return raised(bound, [Bound(flow.load_us, reason)])
 
     def _route(self, problem: Problem, flow: CommodityFlow | None) -> None:
         """Offer schedules of a problem in parts, those of the least load first."""

@@ -27,7 +27,9 @@ from taccl_py.runtimes import MAX_XML_NODES
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.transform import combining
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.bounds import Bound, demand_bound
+from taccl_py.synthesis.bounds import Bound, demand_bound, raised
+from taccl_py.synthesis.bounds.net import Net, OrbitMembers
+from taccl_py.synthesis.bounds.roots import RootPacking, pack_roots
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.reversal import reduce_by_broadcast
@@ -44,6 +46,7 @@ from taccl_py.synthesis.trees.rounding import TreeSet
 from taccl_py.synthesis.trees.shallow import shallow_machines, varied_trees
 from taccl_py.synthesis.trees.shared_trees import SharedTreeSetFinder, shared_tree_sets
 from taccl_py.synthesis.trees.taper import TaperedTreeSet, TaperSearch, even_tree_sets, uneven_tree_set
+from taccl_py.synthesis.trees.through_roots import RootSearch
 from taccl_py.synthesis.trees.transfers import PieceTransfer, gather_transfers, reduce_transfers
 from taccl_py.synthesis.trees.tree_packing import ROUTED, TreePacking
 from taccl_py.synthesis.trees.turnaround import turned_around
@@ -115,7 +118,18 @@ class _TreesRun:
 
     def _found(self, base: TreePacking, backward: TreePacking | None) -> tuple[TreePacking, list[OrderChoice]]:
         """The best plans, the fastest first, and the machine that they are for."""
-        hub, through_hub = (base, []) if backward is None else self._through_hub(base, backward)
+        if backward is None:
+            return base, self._search(base, None)
+        roots, through_roots = self._through_roots(base, backward)
+        if self._is_enough(through_roots):
+            return roots, through_roots
+        others, found = self._gathered(base, backward)
+        is_faster = not through_roots or found[0].plan.end_us <= through_roots[0].plan.end_us
+        return (others, found) if is_faster else (roots, through_roots)
+
+    def _gathered(self, base: TreePacking, backward: TreePacking) -> tuple[TreePacking, list[OrderChoice]]:
+        """The best plans of an AllReduce through a hub, or of a ReduceScatter and an AllGather."""
+        hub, through_hub = self._through_hub(base, backward)
         enough_us = PARAMS.hub_only_time * self._gathers_us if through_hub else 0.0
         if self._is_enough(through_hub) or (through_hub and through_hub[0].plan.end_us <= enough_us):
             return hub, through_hub
@@ -147,10 +161,37 @@ class _TreesRun:
         found = [shared_out(self.demand, choice) for choice in run._search(forth, back)]
         return forth, sorted((choice for choice in found if choice is not None), key=lambda choice: choice.plan.end_us)
 
+    def _through_roots(self, base: TreePacking, backward: TreePacking) -> tuple[TreePacking, list[OrderChoice]]:
+        """Plans of an AllReduce through roots with parts of any size, the fastest first, where other plans would load links more."""
+        if not (self._is_free and self._is_long(base.network)) or (base.is_direct and backward.is_alike):
+            return base, []  # of a direct machine that costs the same in both directions a hub is enough
+        with self.work.stage("packing"):
+            loads = self._root_packing(symmetric=True)
+        size_mb = self.demand.size_bytes / BYTES_PER_MB
+        if loads is None or loads.load_us * size_mb * PARAMS.least_gain_of_roots > self._gathers_us:
+            return base, []
+        with self.work.stage("packing"):
+            packing = self._root_packing(symmetric=False)
+        if packing is None:
+            return base, []
+        demand = replace(self.demand, kind=Kind.BROADCAST, root=packing.trees[0].root)
+        forth = TreePacking(demand, self.work, backwards=False, symmetric=False)
+        run = _TreesRun(demand, TreeSearch(self.work.left(0.5), self.work.events, self.work))
+        run.bound = self.bound
+        rules = (*_RULES, *(replace(rule, in_turn=True) for rule in _RULES))
+        found = RootSearch(demand, forth.network, packing, run._planned).choices(rules, run._is_enough)
+        shared = [shared_out(self.demand, choice) for choice in run._bettered(forth.network, found)]
+        return forth, sorted((choice for choice in shared if choice is not None), key=lambda choice: choice.plan.end_us)
+
+    def _root_packing(self, *, symmetric: bool) -> RootPacking | None:
+        topology = self.demand.topology
+        orbits = OrbitMembers.of_machine(topology) if symmetric else OrbitMembers.of_images(topology, [])
+        return pack_roots(Net.of(topology), orbits)
+
     @cached_property
     def _gathers_us(self) -> float:
         """Least time of a ReduceScatter and an AllGather, one after the other."""
-        return 2 * self._bound_of(Kind.ALLGATHER).time_us
+        return self._bound_of(Kind.ALLGATHER).time_us + self._bound_of(Kind.REDUCESCATTER).time_us
 
     def _schedule(self, base: TreePacking, choice: OrderChoice, *, turned: bool) -> Schedule:
         demand = self.demand
@@ -175,16 +216,20 @@ class _TreesRun:
                 found += self._tapered(base, backward, found)
         if not tapered and found and not self._is_enough(found):
             found += self._tapered(base, backward, found)
-        with self.work.stage("order"):
-            for choice in sorted(found, key=lambda c: c.plan.end_us)[: PARAMS.most_shaken]:
-                found += self._shaken(choice, found)
-        with self.work.stage("sizes"):
-            found += self._resized(base.network, found)
+        found = self._bettered(base.network, found)
         if not found:
             raise LimitReached("no schedule was found; give more time with --time-limit")
         best = _best(found)
         kept = [best, *_coarser(found), *self._usable(found), *_rivals(best, found)]
         return list({id(choice): choice for choice in kept}.values())
+
+    def _bettered(self, network: CapacityNetwork, found: list[OrderChoice]) -> list[OrderChoice]:
+        """Some plans, with the best of them in other orders and with better sizes."""
+        with self.work.stage("order"):
+            for choice in sorted(found, key=lambda c: c.plan.end_us)[: PARAMS.most_shaken]:
+                found = [*found, *self._shaken(choice, found)]
+        with self.work.stage("sizes"):
+            return [*found, *self._resized(network, found)]
 
     def _tree_sets(self, base: TreePacking, backward: TreePacking | None) -> Iterator[list[TreeSet]]:
         """Whole trees to try, and backwards."""
@@ -455,7 +500,7 @@ class _TreesRun:
             return bound
         packed_us = base.packing.bound_us * self._shard_mb
         packed = Bound(packed_us, "bandwidth: the best fractional packing of spanning trees")
-        return max(bound, packed, key=lambda found: found.time_us)
+        return raised(bound, [packed])
 
     def _bound_of(self, kind: Kind) -> Bound:
         """Best of what holds for every algorithm for a collective of the demand's size."""

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from taccl_py.solvers.columns import ColumnProgram, MasterSolution
 from taccl_py.solvers.limits import Over, never
+from taccl_py.synthesis.arborescence import cheapest_arborescence
 from taccl_py.synthesis.symmetry import IntArray
-from taccl_py.synthesis.trees.arborescence import cheapest_arborescence
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.params import PARAMS
 from taccl_py.tolerances import LEAST_AMOUNT, LP_GAP

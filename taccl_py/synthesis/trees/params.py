@@ -104,6 +104,18 @@ class Params:
         Part of the largest load from which on links and ports count as full in shared trees. Guess.
     hub_piece_chunks
         Chunks of an average piece, at least, where pieces of a hub's trees differ. Guess.
+    least_gain_of_roots
+        Times as much of the fullest resource that ReduceScatter and AllGather must need for roots with parts of any
+        size to be tried. Guess.
+    least_root_part
+        Parts of less than this share of the largest one are left to the others. Guess.
+    root_piece_counts
+        Numbers of pieces of all data that are tried there. Measured: irregular machine of 8 ranks, AllReduce of 64 MiB,
+        8.06 -> 6.74 ms.
+    root_piece_chunks
+        Chunks of an average piece there, at least. Guess.
+    most_root_messages
+        Messages of the roots' trees beyond which there are no finer pieces. Guess.
     stretch
         Times the longest message of one piece that a message may take for which nobody waits. Guess.
     dispatch_full
@@ -252,6 +264,11 @@ class Params:
     shared_prices: tuple[tuple[float, float], ...] = ((1.0, 0.1), (0.3, 0.0), (1.0, 0.0))
     shared_full: float = 0.97
     hub_piece_chunks: int = 8
+    least_gain_of_roots: float = 1.01
+    least_root_part: float = 0.004
+    root_piece_counts: tuple[int, ...] = (8, 16, 32, 64, 128, 256, 512)
+    root_piece_chunks: int = 8
+    most_root_messages: int = 30_000
     stretch: float = 4.0
     dispatch_full: float = 0.97
     disjoint_noise: float = 0.5

@@ -13,7 +13,7 @@ from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.bounds.division import worst_divisions
 from taccl_py.synthesis.bounds.net import Net, OrbitMembers
 from taccl_py.synthesis.problem import Problem
-from taccl_py.synthesis.trees.hub import both_ways
+from taccl_py.synthesis.trees.hub import both_directions
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.packing import pack_trees
 from taccl_py.topology.catalog import load_topology
@@ -111,7 +111,7 @@ def test_no_trees_that_sums_and_results_share_are_faster(seed):
             links += both(one, other, rng.choice([1.0, 2.0, 5.0]), ((one,), (one,)) if rng.random() < 0.5 else ((), ()))
     topology = machine(num_ranks, links, ports)
     problem = Problem.build(topology, Collective(Kind.BROADCAST, num_ranks), None, MB)
-    load_us = pack_trees(both_ways(CapacityNetwork.of(problem.without_symmetry())), never).load_us
+    load_us = pack_trees(both_directions(CapacityNetwork.of(problem.without_symmetry())), never).load_us
     assert demand_bound(topology, Kind.ALLREDUCE, 0, GB).time_us <= 1000 * load_us * (1 + 1e-6)
 
 

@@ -21,7 +21,7 @@ from taccl_py.synthesis.bounds import DemandBounds
 from taccl_py.synthesis.bounds.runtime import likely_views, runtime_bound
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.matching.engine import synthesize_greedy
-from taccl_py.topology.model import Link, Medium
+from taccl_py.topology.model import Link, Medium, Port
 from tests.instances import MB, full, machine
 
 
@@ -60,7 +60,7 @@ def test_the_protocol_with_the_least_bound_counts_and_the_neutral_profile_change
 
 @st.composite
 def small_machines(draw):
-    """Rings both ways with some chords, 2 to 4 ranks, costs such as NVLink's; every pair is joined over some path."""
+    """Rings both ways with some chords, 2 to 4 ranks, costs such as NVLink's, and a port that some links share."""
     number = draw(st.integers(2, 4))
     pairs = {(rank, (rank + 1) % number) for rank in range(number)} | {
         ((rank + 1) % number, rank) for rank in range(number)
@@ -68,9 +68,11 @@ def small_machines(draw):
     chords = [(a, b) for a in range(number) for b in range(number) if a != b and (a, b) not in pairs]
     pairs |= set(draw(st.lists(st.sampled_from(chords), unique=True))) if chords else set()
     cost = st.tuples(st.sampled_from([0.3, 0.8, 2.6]), st.sampled_from([4.0, 20.0, 100.0]))
-    links = [Link(a, b, *draw(cost)) for a, b in sorted(pairs)]
+    sharing = set(draw(st.lists(st.sampled_from(sorted(pairs)), unique=True)))
+    links = [Link(*pair, *draw(cost), ports=(0,) if pair in sharing else ()) for pair in sorted(pairs)]
+    ports = [Port("shared", *draw(cost))] if sharing else []
     inside = draw(st.sampled_from([Medium.NVLINK, Medium.PCIE]))
-    return replace(machine(number, links), inside=inside)
+    return replace(machine(number, links, ports), inside=inside)
 
 
 @settings(max_examples=12, deadline=None)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taccl_py.synthesis.trees.arborescence import cheapest_arborescence
+from taccl_py.synthesis.arborescence import cheapest_arborescence
 
 
 @st.composite

@@ -1,0 +1,171 @@
+"""AllReduce as one packing: every byte is summed up along a tree into some rank and handed out along a tree from it.
+
+Which ranks are roots, how much of the data each has, and which trees they use is one linear program by column generation: a column is a root
+with its two trees, and the cheapest one for prices of links and ports is found by two searches for a cheapest arborescence. Its
+optimum is what algorithms with trees can reach. It is a bound for all algorithms only if the prices are certified: by a bound on all gossips
+whose links cost so much (`taccl_py.synthesis.bounds.gossip`). What is certified is the bound, be it the optimum or less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from taccl_py.solvers.columns import ColumnProgram
+from taccl_py.synthesis.arborescence import cheapest_arborescence
+from taccl_py.synthesis.bounds.gossip import least_gossip_cost
+from taccl_py.synthesis.bounds.loads import LoadBound
+from taccl_py.synthesis.bounds.net import FloatArray, Net, OrbitMembers
+from taccl_py.synthesis.symmetry import IntArray
+
+# Links times roots up to which the program is solved, columns of one round, rounds, and links of all trees that are looked for, about
+# ten microseconds each.
+_MOST_PLACES, _MOST_COLUMNS, _MOST_ROUNDS, _MOST_PRICED = 20_000, 4, 400, 100_000
+_GAP = 1e-7
+# Part of a certified bound that rounding may have added.
+_ROUNDING = 1e-9
+_LEAST_AMOUNT = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class RootTrees:
+    """Trees through a rank.
+
+    Attributes
+    ----------
+    root
+        The rank where a sum is complete first.
+    into, out
+        Links of the tree that sums up and of the one that hands out, in no order.
+    """
+
+    root: int
+    into: IntArray
+    out: IntArray
+
+    def links(self) -> IntArray:
+        """Links of both trees; one may be there twice."""
+        return np.concatenate([self.into, self.out])
+
+
+@dataclass(frozen=True, eq=False)
+class RootPacking:
+    """A packing of pairs of trees.
+
+    Attributes
+    ----------
+    load_us
+        Time of the fullest link or port for each megabyte of size.
+    trees, amounts
+        Trees that are used, and the part of the data that each pair carries (and so do its images).
+    certified
+        The bound that its prices are certified to give.
+    """
+
+    load_us: float
+    trees: tuple[RootTrees, ...]
+    amounts: FloatArray
+    certified: LoadBound
+
+
+def pack_roots(net: Net, orbits: OrbitMembers, known_us: float = 0.0) -> RootPacking | None:
+    """Best packing of trees into roots and out of them, and the bound that is certified.
+
+    None on a machine that is too large, and where a packing is as good as a known bound allows.
+
+    Parameters
+    ----------
+    net, orbits
+        The machine and its symmetry.
+    known_us
+        A bound for each megabyte of size.
+    """
+    if net.num_links * len(orbits.ranks()) > _MOST_PLACES:
+        return None
+    pricing = _RootPricing(net, orbits)
+    program = ColumnProgram([1.0], pricing.num_orbits)
+    prices = pricing.even
+    worth = np.inf
+    solution = None
+    known: list[RootTrees] = []
+    for _ in range(_MOST_ROUNDS):
+        found = pricing.cheaper(prices, worth * (1 - _GAP))
+        if not found or pricing.priced > _MOST_PRICED:
+            break
+        for trees in found:
+            program.add(0, pricing.load(trees))
+        known += found
+        solution = program.solve()
+        if solution.objective <= known_us * (1 + _GAP):
+            return None
+        prices, worth = solution.prices, float(solution.worth[0])
+    if solution is None:
+        return None
+    used = np.flatnonzero(solution.amounts > _LEAST_AMOUNT)
+    return RootPacking(
+        solution.objective,
+        tuple(known[i] for i in used),
+        solution.amounts[used],
+        pricing.certified(prices, solution.objective),
+    )
+
+
+class _RootPricing:
+    """Cheapest pairs of trees; links and ports of one orbit have one price, which they share."""
+
+    def __init__(self, net: Net, orbits: OrbitMembers) -> None:
+        self._net = net
+        _, self._orbit = np.unique(orbits.resource, return_inverse=True)
+        self._size = np.bincount(self._orbit).astype(np.float64)
+        self.num_orbits = len(self._size)
+        self.even = np.full(self.num_orbits, 1.0 / self.num_orbits)
+        # The roots, the cheapest one of the last prices first.
+        self._roots = {root: 0.0 for root in orbits.ranks()}
+        # Links of all trees that were looked for.
+        self.priced = 0
+
+    def _weights(self, prices: FloatArray) -> FloatArray:
+        return np.asarray((prices / self._size)[self._orbit], dtype=np.float64)
+
+    def _costs(self, weights: FloatArray) -> FloatArray:
+        return self._net.sum_over_links(weights * self._net.beta_us_per_mb)
+
+    def cheaper(self, prices: FloatArray, below: float) -> list[RootTrees]:
+        """Some pairs of trees that cost less than so much, one each of different roots; none if there are none."""
+        costs = self._costs(self._weights(prices))
+        found: list[RootTrees] = []
+        for root in sorted(self._roots, key=lambda each: (self._roots[each], each)):
+            trees = self._trees(costs, root)
+            self._roots[root] = float(costs[trees.links()].sum())
+            if self._roots[root] < below:
+                found.append(trees)
+            if len(found) == _MOST_COLUMNS:
+                break
+        return found
+
+    def _trees(self, costs: FloatArray, root: int) -> RootTrees:
+        """Cheapest trees into a root and out of it."""
+        net = self._net
+        self.priced += 2 * net.num_links
+        found = []
+        for tail, head in ((net.dst, net.src), (net.src, net.dst)):
+            tree = cheapest_arborescence(net.num_ranks, tail, head, costs, root)
+            if tree is None:
+                raise ValueError(f"rank {root} does not reach every rank of a machine that is known to be connected")
+            found.append(tree[tree >= 0])
+        return RootTrees(root, *found)
+
+    def load(self, trees: RootTrees) -> FloatArray:
+        """Time of a member of every orbit of links and ports for a megabyte through trees and their images, [orbit]."""
+        carried = np.bincount(trees.links(), minlength=self._net.num_links).astype(np.float64)
+        each = self._net.sum_over_resources(carried)
+        load = np.bincount(self._orbit, each * self._net.beta_us_per_mb, minlength=self.num_orbits)
+        return np.asarray(load / self._size, dtype=np.float64)
+
+    def certified(self, prices: FloatArray, load_us: float) -> LoadBound:
+        """The bound that prices give by what every gossip costs."""
+        net = self._net
+        weights = self._weights(prices)
+        amount_us = least_gossip_cost(net.num_ranks, net.src, net.dst, self._costs(weights), enough=load_us)
+        return LoadBound(weights, amount_us * (1 - _ROUNDING), ())

@@ -1,0 +1,158 @@
+"""AllReduce through several roots: how much of the data each has is free, and every part has a tree into its root and one out of it.
+
+Nobody owns a part of a sum, so a rank with slow links need not have as much as others, or any. The parts, roots and trees are the best packing
+(`taccl_py.synthesis.bounds.roots`); what is left is to cut the parts into pieces that follow each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from taccl_py.runtimes import MAX_XML_NODES
+from taccl_py.synthesis.bounds.roots import RootPacking, RootTrees
+from taccl_py.synthesis.engine import Demand
+from taccl_py.synthesis.sizes import apportion
+from taccl_py.synthesis.trees.network import CapacityNetwork
+from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, TreePlan
+from taccl_py.synthesis.trees.params import PARAMS
+from taccl_py.synthesis.trees.transfers import PieceTransfer, downwards
+from taccl_py.synthesis.uneven import usable_counts
+
+_Planned = Callable[[Sequence[PieceTransfer], PieceCosts, Sequence[DispatchRule]], Mapping[DispatchRule, TreePlan]]
+
+
+@dataclass(frozen=True)
+class PiecesThroughRoots:
+    """Parts of the data in pieces.
+
+    Attributes
+    ----------
+    transfers
+        What moves, in order of the parts: sums first for every part.
+    sizes
+        Size of every piece as a share of the data, [piece].
+    """
+
+    transfers: tuple[PieceTransfer, ...]
+    sizes: tuple[float, ...]
+
+    def chunks(self, count: int) -> tuple[int, ...]:
+        """Chunks of every piece, if all are so many, at least one each."""
+        return tuple(apportion(list(self.sizes), count))
+
+
+def pieces_through_roots(network: CapacityNetwork, packing: RootPacking, pieces: int) -> PiecesThroughRoots:
+    """Parts of a packing in about so many pieces together, all of about the same size.
+
+    Parameters
+    ----------
+    network
+        The machine without symmetry.
+    packing
+        Trees on it, and what they carry.
+    pieces
+        Number of pieces; more if there are more parts.
+    """
+    parts = [(trees, amount) for trees, amount in zip(packing.trees, packing.amounts, strict=True)]
+    parts = [(trees, amount) for trees, amount in parts if amount >= PARAMS.least_root_part * packing.amounts.max()]
+    total = sum(amount for _, amount in parts)
+    cuts = [max(1, round(pieces * amount / total)) for _, amount in parts]
+    sums: list[PieceTransfer] = []
+    arrivals: list[tuple[int, ...]] = []
+    for (trees, _), cut in zip(parts, cuts, strict=True):
+        for place in range(cut):
+            arrivals.append(_sum_up(network, trees, len(arrivals), place / cut, sums))
+    transfers, piece = sums, 0
+    for (trees, _), cut in zip(parts, cuts, strict=True):
+        for place in range(cut):
+            _hand_out(network, trees, piece, place / cut, arrivals[piece], transfers)
+            piece += 1
+    sizes = [amount / total / cut for (_, amount), cut in zip(parts, cuts, strict=True) for _ in range(cut)]
+    return PiecesThroughRoots(tuple(transfers), tuple(sizes))
+
+
+def _sum_up(
+    network: CapacityNetwork, trees: RootTrees, piece: int, ahead: float, transfers: list[PieceTransfer]
+) -> tuple[int, ...]:
+    """Add the transfers that sum a piece up at its root; those that end there are returned."""
+    turned = replace(network, src=network.dst, dst=network.src)
+    brought_by: dict[int, list[int]] = {}
+    for link in reversed(downwards(turned, trees.into.tolist(), trees.root)):
+        after = tuple(brought_by.get(int(network.src[link]), ()))
+        brought_by.setdefault(int(network.dst[link]), []).append(len(transfers))
+        transfers.append(PieceTransfer(0, piece, link, reduce=True, after=after, ahead=ahead))
+    return tuple(brought_by[trees.root])
+
+
+def _hand_out(
+    network: CapacityNetwork,
+    trees: RootTrees,
+    piece: int,
+    ahead: float,
+    after: tuple[int, ...],
+    transfers: list[PieceTransfer],
+) -> None:
+    """Add the transfers that hand a piece out from its root, where it is after some others."""
+    brought_by = {trees.root: after}
+    for link in downwards(network, trees.out.tolist(), trees.root):
+        before = brought_by[int(network.src[link])]
+        brought_by[int(network.dst[link])] = (len(transfers),)
+        transfers.append(PieceTransfer(0, piece, link, reduce=False, after=before, ahead=ahead))
+
+
+class RootSearch:
+    """Plans of a packing in ever more pieces.
+
+    Parameters
+    ----------
+    demand
+        A Broadcast of all data, whose chunks are those of the plans.
+    network, packing
+        The machine without symmetry, and trees on it.
+    planned
+        Plans of some transfers at some costs by some rules.
+    """
+
+    def __init__(self, demand: Demand, network: CapacityNetwork, packing: RootPacking, planned: _Planned) -> None:
+        self._demand, self._network, self._packing, self._planned = demand, network, packing, planned
+        self._counts = usable_counts(demand)
+
+    def choices(
+        self, rules: Sequence[DispatchRule], is_enough: Callable[[list[OrderChoice]], bool]
+    ) -> list[OrderChoice]:
+        """The best plan of every number of pieces that is tried, until more do not pay or it is enough."""
+        found: list[OrderChoice] = []
+        for pieces in PARAMS.root_piece_counts:
+            cut = pieces_through_roots(self._network, self._packing, pieces)
+            if found and (is_enough(found) or not self._fits(cut)):
+                break
+            choice = self._best(cut, rules)
+            if choice is None:
+                break
+            found.append(choice)
+            if found.index(min(found, key=lambda each: each.plan.end_us)) < len(found) - PARAMS.most_failures:
+                break
+        return found
+
+    def _fits(self, cut: PiecesThroughRoots) -> bool:
+        """True if every rank has room for its messages."""
+        links = [transfer.link for transfer in cut.transfers]
+        ends = np.concatenate([self._network.src[links], self._network.dst[links]])
+        return (
+            len(cut.transfers) <= PARAMS.most_root_messages
+            and int(np.bincount(ends).max()) <= PARAMS.step_part * MAX_XML_NODES
+        )
+
+    def _best(self, cut: PiecesThroughRoots, rules: Sequence[DispatchRule]) -> OrderChoice | None:
+        count = min((each for each in self._counts if each >= PARAMS.root_piece_chunks * len(cut.sizes)), default=None)
+        if count is None:
+            return None
+        costs = PieceCosts.of(
+            self._network, self._demand.chunk_bytes(self._demand.collective(count)), cut.chunks(count)
+        )
+        plans = self._planned(cut.transfers, costs, rules)
+        rule = min(plans, key=lambda each: plans[each].end_us)
+        return OrderChoice(cut.transfers, costs, count, rule, plans[rule], sized=True)
