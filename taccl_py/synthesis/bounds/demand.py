@@ -379,7 +379,10 @@ class _BoundedDemand:
             what = f"{100 * first.least_mb:.3g} % of the data through {through}"
         else:
             what = f"2({len(np.unique(first.group_of))}-1) transfers of everything between groups of ranks"
-        return f"{what}, and {format_count(len(others), 'more cut')} that share links and ports" if others else what
+        if not others:
+            return what
+        shares = "shares" if len(others) == 1 else "share"
+        return f"{what}, and {format_count(len(others), 'more cut')} that {shares} links and ports"
 
     def _cuts(self, copying: _Copying) -> Iterator[Charge]:
         """The worst cut, and those around ranks and nodes, which may be worse for small sizes."""

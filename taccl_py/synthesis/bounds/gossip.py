@@ -25,7 +25,6 @@ import math
 from collections.abc import Iterator
 from itertools import count as counting
 
-import networkx as nx
 import numpy as np
 
 from taccl_py.synthesis.arborescence import cheapest_arborescence
@@ -62,17 +61,18 @@ def least_gossip_cost(count: int, tail: IntArray, head: IntArray, cost: FloatArr
 def _joined(count: int, tail: IntArray, head: IntArray, cost: FloatArray) -> tuple[int, dict[tuple[int, int], float]]:
     """Groups of ranks that reach each other at no cost, and the cheapest link from group to group."""
     free = cost <= _FREE * float(cost.max(initial=0.0))
-    graph = nx.DiGraph()
-    graph.add_nodes_from(range(count))
-    graph.add_edges_from(zip(tail[free].tolist(), head[free].tolist(), strict=True))
-    groups = sorted(sorted(members) for members in nx.strongly_connected_components(graph))
-    group_of = {rank: group for group, members in enumerate(groups) for rank in members}
+    reaches = np.eye(count, dtype=bool)
+    reaches[tail[free], head[free]] = True
+    for _ in range(count.bit_length()):
+        reaches = reaches @ reaches  # twice as many links in a row
+    first, numbers = np.unique((reaches & reaches.T).argmax(axis=1), return_inverse=True)
+    group_of: list[int] = numbers.tolist()
     arcs: dict[tuple[int, int], float] = {}
     for one, other, each in zip(tail.tolist(), head.tolist(), np.where(free, 0.0, cost).tolist(), strict=True):
         pair = group_of[one], group_of[other]
         if pair[0] != pair[1]:
             arcs[pair] = min(arcs.get(pair, each), each)
-    return len(groups), arcs
+    return len(first), arcs
 
 
 def _first_and_rest(groups: int, arcs: dict[tuple[int, int], float]) -> float:
