@@ -32,7 +32,7 @@ class Variable(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedDemand:
     """One of three: a collective, a formula, or a file."""
 
     kind: Kind | None = None
@@ -40,7 +40,7 @@ class Asked:
     file: Path | None = None
 
 
-def parse_asked(text: str) -> Asked:
+def parse_asked(text: str) -> AskedDemand:
     """Collective, formula or file that a word asks for.
 
     Raises
@@ -50,11 +50,11 @@ def parse_asked(text: str) -> Asked:
     """
     word = text.lower().replace("-", "").replace("_", "")
     if word in tuple(Variable):
-        return Asked(variable=Variable(word))
+        return AskedDemand(variable=Variable(word))
     if text.endswith(".json"):
-        return Asked(file=Path(text))
+        return AskedDemand(file=Path(text))
     try:
-        return Asked(kind=parse_kind(text))
+        return AskedDemand(kind=parse_kind(text))
     except InputError:
         known, hint = (*Kind, *Variable), did_you_mean(word, (*Kind, *Variable))
         raise InputError(
@@ -62,7 +62,7 @@ def parse_asked(text: str) -> Asked:
         ) from None
 
 
-ASKED = ParsedType("collective", Asked, parse_asked, [*Kind, *Variable])
+ASKED = ParsedType("collective", AskedDemand, parse_asked, [*Kind, *Variable])
 
 
 def demand_options(command: F) -> F:
@@ -93,7 +93,7 @@ def take_kind(values: dict[str, Any]) -> bool:
     InputError
         If options of demands are given for a collective.
     """
-    asked: Asked = values["collective"]
+    asked: AskedDemand = values["collective"]
     if asked.kind is None:
         return False
     for name in ("counts", "skew", "dtype"):
@@ -137,7 +137,7 @@ def make_asked_demand(values: dict[str, Any], num_ranks: int) -> DataDemand:
     from taccl_py.demand.files import read_demand
     from taccl_py.jsonio import read_text
 
-    asked: Asked = values["collective"]
+    asked: AskedDemand = values["collective"]
     if asked.file is None:
         return _by_formula(values, num_ranks)
     for name in ("counts", "skew", "dtype", "size"):

@@ -7,6 +7,6 @@ ranks (`variable`), and the change of a tensor's sharding between two meshes (`r
 
 from __future__ import annotations
 
-from taccl_py.demand.model import DTYPES, DataChunk, DataDemand, Region, dtype_named
+from taccl_py.demand.model import DTYPES, ChunkPlace, DataChunk, DataDemand, dtype_named
 
-__all__ = ["DTYPES", "DataChunk", "DataDemand", "Region", "dtype_named"]
+__all__ = ["DTYPES", "ChunkPlace", "DataChunk", "DataDemand", "dtype_named"]

@@ -28,7 +28,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from taccl_py.demand.model import DTYPES, DataChunk, DataDemand, Region
+from taccl_py.demand.model import DTYPES, ChunkPlace, DataChunk, DataDemand
 from taccl_py.errors import InputError
 from taccl_py.jsonio import Fields, canonical_json, parse_json, refuse_form
 
@@ -70,7 +70,7 @@ def _chunk_line(chunk: DataChunk) -> str:
     return f'{{"bytes": {chunk.size_bytes}, {had}, "wants": {_map(chunk.wants)}}}'
 
 
-def _map(regions: Iterable[Region]) -> str:
+def _map(regions: Iterable[ChunkPlace]) -> str:
     return json.dumps({str(rank): offset for rank, offset in regions})
 
 
@@ -105,7 +105,7 @@ def read_demand_fields(fields: Fields) -> DataDemand:
     ranks = fields.integer("ranks")
     dtype = fields.choice("dtype", tuple(DTYPES), "uint8")
     lengths = {key: tuple(fields.integers(key)) if fields.has(key) else None for key in ("input_bytes", "output_bytes")}
-    inputs, outputs = _Ends(), _Ends()
+    inputs, outputs = _BufferEnds(), _BufferEnds()
     chunks = tuple(_read_chunk(item, inputs, outputs) for item in fields.objects("chunks"))
     fields.finish()
     whole = {
@@ -118,29 +118,29 @@ def read_demand_fields(fields: Fields) -> DataDemand:
         fields.fail(error.field or "", error.what)
 
 
-class _Ends:
+class _BufferEnds:
     """Where the chunks that were read so far end in the buffers of one kind."""
 
     def __init__(self) -> None:
         self._end: dict[int, int] = {}
 
-    def place(self, rank: int, offset: int | None, size: int) -> Region:
+    def place(self, rank: int, offset: int | None, size: int) -> ChunkPlace:
         """Place of a chunk, behind the others if none is given."""
         at = self._end.get(rank, 0) if offset is None else offset
         self._end[rank] = max(self._end.get(rank, 0), at + size)
-        return Region(rank, at)
+        return ChunkPlace(rank, at)
 
     def lengths(self, ranks: int) -> tuple[int, ...]:
         """Lengths that hold all chunks."""
         return tuple(self._end.get(rank, 0) for rank in range(ranks))
 
 
-def _read_chunk(fields: Fields, inputs: _Ends, outputs: _Ends) -> DataChunk:
+def _read_chunk(fields: Fields, inputs: _BufferEnds, outputs: _BufferEnds) -> DataChunk:
     size = fields.integer("bytes", least=1)
     if fields.has("holds") == fields.has("adds"):
         fields.fail("", "needs either 'holds' (ranks that have it) or 'adds' (ranks whose contributions are added)")
     if fields.has("holds"):
-        terms: tuple[tuple[Region, ...], ...] = (_read_regions(fields, "holds", inputs, size),)
+        terms: tuple[tuple[ChunkPlace, ...], ...] = (_read_regions(fields, "holds", inputs, size),)
     else:
         terms = _read_terms(fields, inputs, size)
         if len(terms) < 2:
@@ -152,7 +152,7 @@ def _read_chunk(fields: Fields, inputs: _Ends, outputs: _Ends) -> DataChunk:
     return chunk
 
 
-def _read_terms(fields: Fields, inputs: _Ends, size: int) -> tuple[tuple[Region, ...], ...]:
+def _read_terms(fields: Fields, inputs: _BufferEnds, size: int) -> tuple[tuple[ChunkPlace, ...], ...]:
     raw = fields.raw("adds")
     if isinstance(raw, list) and any(isinstance(item, dict | list) for item in raw):
         by_term = Fields({str(i): item for i, item in enumerate(raw)}, fields.path, f"{fields.pointer}/adds")
@@ -160,7 +160,7 @@ def _read_terms(fields: Fields, inputs: _Ends, size: int) -> tuple[tuple[Region,
     return tuple((region,) for region in _read_regions(fields, "adds", inputs, size))
 
 
-def _read_regions(fields: Fields, key: str, ends: _Ends, size: int) -> tuple[Region, ...]:
+def _read_regions(fields: Fields, key: str, ends: _BufferEnds, size: int) -> tuple[ChunkPlace, ...]:
     """Ranks, with their offsets or without."""
     raw = fields.raw(key)
     if isinstance(raw, list):

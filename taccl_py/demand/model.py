@@ -51,7 +51,7 @@ def dtype_named(text: str) -> str:
     return word
 
 
-class Region(NamedTuple):
+class ChunkPlace(NamedTuple):
     """Where a chunk lies in a buffer of a rank: from `offset_bytes` on."""
 
     rank: int
@@ -73,8 +73,8 @@ class DataChunk:
     """
 
     size_bytes: int
-    terms: tuple[tuple[Region, ...], ...]
-    wants: tuple[Region, ...]
+    terms: tuple[tuple[ChunkPlace, ...], ...]
+    wants: tuple[ChunkPlace, ...]
 
     @property
     def is_sum(self) -> bool:
@@ -101,8 +101,8 @@ class DataChunk:
 
     def part(self, first: int, size_bytes: int) -> DataChunk:
         """So many bytes of it, from `first` on."""
-        terms = tuple(tuple(Region(r, at + first) for r, at in term) for term in self.terms)
-        return DataChunk(size_bytes, terms, tuple(Region(r, at + first) for r, at in self.wants))
+        terms = tuple(tuple(ChunkPlace(r, at + first) for r, at in term) for term in self.terms)
+        return DataChunk(size_bytes, terms, tuple(ChunkPlace(r, at + first) for r, at in self.wants))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 
-from taccl_py.demand.model import DTYPES, DataChunk, DataDemand, Region
+from taccl_py.demand.model import DTYPES, ChunkPlace, DataChunk, DataDemand
 from taccl_py.errors import InputError
 from taccl_py.units import MAX_RANKS, MAX_SIZE_BYTES, format_ranks, parse_ranks
 
@@ -28,7 +28,7 @@ Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class TensorBox:
     """A part of a tensor: from `low` up to, but not including, `high`, in every dimension."""
 
     low: tuple[int, ...]
@@ -147,7 +147,7 @@ class Resharding:
     """
 
     demand: DataDemand
-    boxes: tuple[Box, ...]
+    boxes: tuple[TensorBox, ...]
 
 
 def reshard(shape: Sequence[int], dtype: str, source: Sharding, target: Sharding, num_ranks: int) -> Resharding:
@@ -180,13 +180,13 @@ def reshard(shape: Sequence[int], dtype: str, source: Sharding, target: Sharding
     chunks = []
     for box in boxes:
         size_bytes = box.num_elements * size
-        terms: dict[tuple[int, ...], list[Region]] = {}
+        terms: dict[tuple[int, ...], list[ChunkPlace]] = {}
         for rank, coordinate in _having(box, held):
-            terms.setdefault(source.summand(coordinate), []).append(Region(rank, inputs[rank]))
+            terms.setdefault(source.summand(coordinate), []).append(ChunkPlace(rank, inputs[rank]))
             inputs[rank] += size_bytes
         wants = []
         for rank, _ in _having(box, wanted):
-            wants.append(Region(rank, outputs[rank]))
+            wants.append(ChunkPlace(rank, outputs[rank]))
             outputs[rank] += size_bytes
         chunks.append(DataChunk(size_bytes, tuple(map(tuple, terms.values())), tuple(wants)))
     demand = DataDemand("reshard", num_ranks, tuple(chunks), tuple(inputs), tuple(outputs), dtype)
@@ -219,7 +219,7 @@ def _by_span(shape: Sequence[int], sharding: Sharding) -> _Having:
     return found
 
 
-def _boxes(shape: Sequence[int], parts: Sequence[tuple[Span, ...]]) -> tuple[Box, ...]:
+def _boxes(shape: Sequence[int], parts: Sequence[tuple[Span, ...]]) -> tuple[TensorBox, ...]:
     """The parts that all cuts make of the tensor, in its order."""
     cuts = [sorted({0, length, *(edge for part in parts for edge in part[axis])}) for axis, length in enumerate(shape)]
     number = math.prod(len(each) - 1 for each in cuts)
@@ -228,11 +228,11 @@ def _boxes(shape: Sequence[int], parts: Sequence[tuple[Span, ...]]) -> tuple[Box
             f"the cuts of both sides make {number} boxes, at most {_MOST_BOXES} are possible", field="--shape"
         )
     return tuple(
-        Box(*map(tuple, zip(*spans, strict=True))) for spans in product(*(tuple(pairwise(each)) for each in cuts))
+        TensorBox(*map(tuple, zip(*spans, strict=True))) for spans in product(*(tuple(pairwise(each)) for each in cuts))
     )
 
 
-def _having(box: Box, parts: _Having) -> Iterator[tuple[int, tuple[int, ...]]]:
+def _having(box: TensorBox, parts: _Having) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Ranks that have a box; no box reaches over the end of a part."""
     for spans, ranks in parts.items():
         if all(low <= at < high for (low, high), at in zip(spans, box.low, strict=True)):

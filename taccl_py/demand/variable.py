@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from taccl_py.collective import Collective
-from taccl_py.demand.model import DTYPES, DataChunk, DataDemand, Region
+from taccl_py.demand.model import DTYPES, ChunkPlace, DataChunk, DataDemand
 from taccl_py.errors import InputError
 from taccl_py.units import MAX_RANKS
 
@@ -32,10 +32,10 @@ def of_collective(collective: Collective, chunk_bytes: int, dtype: str = "uint8"
     chunks = []
     for chunk in range(collective.num_chunks):
         sources = everyone if collective.reduces else (collective.source[chunk],)
-        had = [Region(rank, _offset(collective, chunk, rank) * chunk_bytes) for rank in sources]
+        had = [ChunkPlace(rank, _offset(collective, chunk, rank) * chunk_bytes) for rank in sources]
         terms = tuple((region,) for region in had)
         wants = tuple(
-            Region(rank, _offset(collective, chunk, rank, wanted=True) * chunk_bytes)
+            ChunkPlace(rank, _offset(collective, chunk, rank, wanted=True) * chunk_bytes)
             for rank in collective.wanted[chunk]
         )
         chunks.append(DataChunk(chunk_bytes, terms, wants))
@@ -81,7 +81,7 @@ def alltoallv(counts: Sequence[Sequence[int]], dtype: str = "uint8") -> DataDema
     starts = [list(accumulate(line, initial=0)) for line in counts]
     ends = [list(accumulate((counts[s][d] for s in range(ranks)), initial=0)) for d in range(ranks)]
     chunks = tuple(
-        DataChunk(counts[s][d] * size, ((Region(s, starts[s][d] * size),),), (Region(d, ends[d][s] * size),))
+        DataChunk(counts[s][d] * size, ((ChunkPlace(s, starts[s][d] * size),),), (ChunkPlace(d, ends[d][s] * size),))
         for s in range(ranks)
         for d in range(ranks)
         if counts[s][d]
@@ -102,7 +102,9 @@ def allgatherv(counts: Sequence[int], dtype: str = "uint8") -> DataDemand:
     _require_counts(counts)
     starts = list(accumulate(counts, initial=0))
     chunks = tuple(
-        DataChunk(counts[r] * size, ((Region(r, 0),),), tuple(Region(to, starts[r] * size) for to in range(ranks)))
+        DataChunk(
+            counts[r] * size, ((ChunkPlace(r, 0),),), tuple(ChunkPlace(to, starts[r] * size) for to in range(ranks))
+        )
         for r in range(ranks)
         if counts[r]
     )
@@ -122,7 +124,9 @@ def reducescatterv(counts: Sequence[int], dtype: str = "float32") -> DataDemand:
     _require_counts(counts)
     starts = list(accumulate(counts, initial=0))
     chunks = tuple(
-        DataChunk(counts[r] * size, tuple((Region(of, starts[r] * size),) for of in range(ranks)), (Region(r, 0),))
+        DataChunk(
+            counts[r] * size, tuple((ChunkPlace(of, starts[r] * size),) for of in range(ranks)), (ChunkPlace(r, 0),)
+        )
         for r in range(ranks)
         if counts[r]
     )
@@ -150,7 +154,7 @@ def sendrecv(pairs: Sequence[tuple[int, int, int]], num_ranks: int, dtype: str =
             raise InputError(f"pair {number} sends from rank {source} to itself; leave it out", field="pairs")
         if count <= 0:
             raise InputError(f"pair {number} has {count} elements, at least 1 is needed", field="pairs")
-        place, target = Region(source, inputs[source]), Region(destination, outputs[destination])
+        place, target = ChunkPlace(source, inputs[source]), ChunkPlace(destination, outputs[destination])
         chunks.append(DataChunk(count * size, ((place,),), (target,)))
         inputs[source] += count * size
         outputs[destination] += count * size

@@ -83,7 +83,7 @@ def cut_aligned(plan: OneSidedPlan, call: Call) -> SizeCut:
 
 
 @dataclass(frozen=True, slots=True)
-class _ProxyRequest:
+class _ProxyTask:
     """Request to a proxy: a transfer, a signal, or to tell when all before that is done."""
 
     move: ElementTransfer | None = None
@@ -152,7 +152,7 @@ class _OneSidedState:
             for number in range(conditions.repeats)
         ]
         self._signals: dict[Channel, int] = {}
-        self._requests: dict[Channel, deque[_ProxyRequest]] = {}
+        self._requests: dict[Channel, deque[_ProxyTask]] = {}
         self._semaphores = {
             (rank, number): value for rank, values in enumerate(plan.semaphores) for number, value in enumerate(values)
         }
@@ -280,7 +280,7 @@ class _OneSidedState:
             case "signal" | "rlxsignal":
                 for channel in operation.channels:
                     if channel.type == "port":
-                        self._ask(channel, _ProxyRequest(signals=True))
+                        self._ask(channel, _ProxyTask(signals=True))
                     else:
                         self._signal(channel)
             case "wait" | "rlxwait":
@@ -301,7 +301,7 @@ class _OneSidedState:
     def _signal(self, channel: Channel) -> None:
         self._signals[channel.back] = self._signals.get(channel.back, 0) + 1
 
-    def _ask(self, channel: Channel, request: _ProxyRequest) -> None:
+    def _ask(self, channel: Channel, request: _ProxyTask) -> None:
         self._requests.setdefault(channel, deque()).append(request)
 
     def _take(self, worker: _ThreadblockState, keys: list[Any], counts: dict[Any, int]) -> bool:
@@ -345,7 +345,7 @@ class _OneSidedState:
         if not worker.taken:
             for channel in operation.channels:
                 worker.flushes += 1
-                self._ask(channel, _ProxyRequest(flushed=worker))
+                self._ask(channel, _ProxyTask(flushed=worker))
             worker.taken = 1
         return not worker.flushes
 
@@ -381,10 +381,10 @@ class _OneSidedState:
             for transfer in operation.transfers:
                 if transfer.channel is not None:
                     signals = operation.name in ("pws", "pwsf")
-                    self._ask(transfer.channel, _ProxyRequest(given.get(id(transfer)), signals))
+                    self._ask(transfer.channel, _ProxyTask(given.get(id(transfer)), signals))
                 if operation.name == "pwsf" and transfer.channel is not None:
                     worker.flushes += 1
-                    self._ask(transfer.channel, _ProxyRequest(flushed=worker))
+                    self._ask(transfer.channel, _ProxyTask(flushed=worker))
             worker.taken = 1
         return not worker.flushes
 

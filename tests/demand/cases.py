@@ -5,7 +5,7 @@ import math
 
 from hypothesis import strategies as st
 
-from taccl_py.demand import DataDemand, Region
+from taccl_py.demand import ChunkPlace, DataDemand
 from taccl_py.demand.files import read_demand
 from taccl_py.topology.model import Link, Port, Topology
 
@@ -75,7 +75,7 @@ def relabelled(demand, ranks, chunks):
     place = dict(enumerate(ranks))
 
     def moved(regions):
-        return tuple(Region(place[rank], offset) for rank, offset in regions)
+        return tuple(ChunkPlace(place[rank], offset) for rank, offset in regions)
 
     new = tuple(
         type(chunk)(chunk.size_bytes, tuple(moved(term) for term in chunk.terms), moved(chunk.wants))

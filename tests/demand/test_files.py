@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import given, settings
 
-from taccl_py.demand import Region
+from taccl_py.demand import ChunkPlace
 from taccl_py.demand.files import read_demand, write_demand
 from taccl_py.errors import InputError
 from tests.demand.cases import demand_of, demands
@@ -35,7 +35,7 @@ def test_a_file_says_who_holds_adds_and_wants():
     assert copied.holders == ((0, 1),)
     assert not copied.is_sum
     assert summed.holders == ((0,), (1,))
-    assert summed.wants == (Region(3, 12),)
+    assert summed.wants == (ChunkPlace(3, 12),)
     assert demand.total_bytes == 12 * 2 + 4
 
 
@@ -43,7 +43,7 @@ def test_lists_of_ranks_are_laid_out_one_behind_the_other():
     demand = demand_of(
         3, [{"bytes": 4, "holds": [0, 1], "wants": [2]}, {"bytes": 8, "adds": [[0, 1], [2]], "wants": {"1": 4}}]
     )
-    assert demand.chunks[1].terms == ((Region(0, 4), Region(1, 4)), (Region(2, 0),))
+    assert demand.chunks[1].terms == ((ChunkPlace(0, 4), ChunkPlace(1, 4)), (ChunkPlace(2, 0),))
     assert demand.input_bytes == (12, 12, 8)
     assert demand.output_bytes == (0, 12, 4)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from taccl_py.collective import Collective, Kind
-from taccl_py.demand import Region
+from taccl_py.demand import ChunkPlace
 from taccl_py.demand.counts import parse_skew, read_counts, read_pairs, zipf_counts
 from taccl_py.demand.variable import allgatherv, alltoallv, of_collective, reducescatterv, sendrecv
 from taccl_py.errors import InputError
@@ -13,9 +13,9 @@ from taccl_py.errors import InputError
 def test_alltoallv_leaves_out_what_is_nothing():
     demand = alltoallv([[0, 3], [2, 1]], "float16")
     assert [(c.size_bytes, c.terms[0][0], c.wants[0]) for c in demand.chunks] == [
-        (6, Region(0, 0), Region(1, 0)),
-        (4, Region(1, 0), Region(0, 0)),
-        (2, Region(1, 4), Region(1, 6)),
+        (6, ChunkPlace(0, 0), ChunkPlace(1, 0)),
+        (4, ChunkPlace(1, 0), ChunkPlace(0, 0)),
+        (2, ChunkPlace(1, 4), ChunkPlace(1, 6)),
     ]
     assert demand.input_bytes == (6, 6)
     assert demand.output_bytes == (4, 8)
@@ -30,13 +30,13 @@ def test_allgatherv_and_reducescatterv_mirror_each_other():
     one, other = allgatherv([1, 0, 2]), reducescatterv([1, 0, 2], "uint8")
     assert one.input_bytes == other.output_bytes == (1, 0, 2)
     assert one.output_bytes == other.input_bytes == (3, 3, 3)
-    assert other.chunks[1].terms == ((Region(0, 1),), (Region(1, 1),), (Region(2, 1),))
+    assert other.chunks[1].terms == ((ChunkPlace(0, 1),), (ChunkPlace(1, 1),), (ChunkPlace(2, 1),))
 
 
 def test_sends_of_a_pipeline_lie_in_their_order():
     demand = sendrecv([(0, 1, 4), (0, 2, 4), (1, 2, 8)], 3)
     assert demand.input_bytes == (8, 8, 0)
-    assert demand.chunks[2].wants == (Region(2, 4),)
+    assert demand.chunks[2].wants == (ChunkPlace(2, 4),)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def is_sound(synthesis):
     schedule = synthesis.schedule
     assert verify_schedule(schedule) == ()
     assert schedule.makespan_us >= synthesis.bound.time_us * (1 - 1e-9)
-    assert (synthesis.proof is Proof.OPTIMAL) == (synthesis.gap <= 1e-9)
+    assert (synthesis.proof is Proof.OPTIMAL) == synthesis.bound.is_reached_by(schedule.makespan_us)
     return True
 
 

@@ -85,10 +85,10 @@ def dispatch_plan(
 ) -> list[float]:
     """Start of every message in microseconds, the smallest priority first where there is a choice."""
     count_work("placed", len(plan))
-    return _Dispatch(topology, plan, priority, costs).run()
+    return _DispatchState(topology, plan, priority, costs).run()
 
 
-class _Dispatch:
+class _DispatchState:
     """State of a dispatch: what is free, what waits for data, and what waits for a resource."""
 
     def __init__(
