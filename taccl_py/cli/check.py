@@ -166,7 +166,7 @@ def _verify_demand(path: Path, text: str, kind: Kind | None, *, is_schedule: boo
         return _result(
             path,
             (),
-            f"demand {demand.name}, {demand.num_ranks} ranks, {chunks}, {format_size(demand.total_bytes)} to come",
+            f"demand {demand.name}, {demand.num_ranks} ranks, {chunks}, {format_size(demand.total_bytes)} to deliver",
             (),
         )
     schedule = read_demand_schedule(text, str(path))

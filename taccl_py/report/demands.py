@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taccl_py.report.tables import plain_table
+from taccl_py.report.tables import fact_table, plain_table
 from taccl_py.units import format_gap, format_rate, format_size, format_time
 
 if TYPE_CHECKING:
@@ -64,11 +64,11 @@ def demand_table(result: dict[str, Any]) -> Table:
         ("found by", result["found_by"] or result["engine"]),
         ("search ended", result["ended"]),
     ]
-    return plain_table(_title(result), ("", ""), rows)
+    return fact_table(_title(result), rows)
 
 
 def _title(result: dict[str, Any]) -> str:
-    return f"{result['demand']} on {result['topology']}, {result['num_ranks']} ranks, {format_size(result['total_bytes'])} to come"
+    return f"{result['demand']} on {result['topology']}, {result['num_ranks']} ranks, {format_size(result['total_bytes'])} to deliver"
 
 
 def _head(result: dict[str, Any]) -> list[tuple[str, str]]:
@@ -85,7 +85,7 @@ def demand_bound_record(
 def demand_bound_table(result: dict[str, Any]) -> Table:
     """Table of a bound."""
     rows = [*_head(result), ("bound (any algorithm)", f"{format_time(result['bound_us'])}  ({result['bound_reason']})")]
-    return plain_table(_title(result), ("", ""), rows)
+    return fact_table(_title(result), rows)
 
 
 def demand_run_record(file: str, runnable: RunnableDemand, runs: Sequence[DemandRun]) -> dict[str, Any]:
@@ -108,4 +108,4 @@ def demand_run_table(result: dict[str, Any]) -> Table:
         result["demand"], str(result["num_ranks"]), result["dtype"], format_size(result["total_bytes"]), f"{result['time_us']:.2f}",
         str(result["num_wrong"]),
     )  # fmt: skip
-    return plain_table(result["file"], ("demand", "ranks", "type", "to come", "time (us)", "#wrong"), [row])
+    return plain_table(result["file"], ("demand", "ranks", "type", "to deliver", "time (us)", "#wrong"), [row])

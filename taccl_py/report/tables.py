@@ -96,15 +96,20 @@ ON_WIRES = "links and ports alone"
 
 def summary_table(result: dict[str, Any]) -> Table:
     """Table of a timed record."""
-    from rich.table import Table
-
     size = result["size_bytes"]
     what = f"{result['collective']} on {result['topology']}, {result['num_ranks']} ranks"
     what += f", {format_size(size)}" if size is not None else ", times in the profile's unit"
-    table = Table(title=what, show_header=False, title_justify="left", min_width=46)
+    return fact_table(what, _rows(result))
+
+
+def fact_table(title: str, rows: Sequence[tuple[str, str]]) -> Table:
+    """Table of facts, a name and a text each."""
+    from rich.table import Table
+
+    table = Table(title=title, show_header=False, title_justify="left", min_width=46)
     table.add_column(style="bold")
     table.add_column()
-    for name, value in _rows(result):
+    for name, value in rows:
         table.add_row(name, value)
     return table
 

@@ -96,10 +96,10 @@ def _group_cuts(
             leaving[group_of[link.src]].append(index)
     for ranks, size, links in zip(groups, into, entering, strict=True):
         if size:
-            yield _cut_bound(topology, links, size, f"into ranks {format_ranks(ranks)}")
+            yield _cut_bound(topology, links, size, f"into {_named(ranks)}")
     for ranks, size, links in zip(groups, out, leaving, strict=True):
         if size:
-            yield _cut_bound(topology, links, size, f"out of ranks {format_ranks(ranks)}")
+            yield _cut_bound(topology, links, size, f"out of {_named(ranks)}")
 
 
 def _union_cuts(
@@ -131,7 +131,7 @@ def _union_cuts(
                     if union >> group_of[k.dst] & 1 and not union >> group_of[k.src] & 1
                 ]
                 ranks = sorted(rank for group in chosen for rank in groups[group])
-                yield _cut_bound(topology, links, size, f"into ranks {format_ranks(ranks)}")
+                yield _cut_bound(topology, links, size, f"into {_named(ranks)}")
 
 
 def _group_of(topology: Topology, groups: Sequence[tuple[int, ...]]) -> list[int]:
@@ -156,3 +156,7 @@ def _cut_bound(topology: Topology, links: Sequence[int], size_bytes: int, where:
             rate = sum(1 / beta for _, beta in costs)
             best = max(best, min(alpha for alpha, _ in costs) + size_bytes / BYTES_PER_MB / rate)
     return Bound(best + min((topology.links[i].latency_us for i in links), default=0.0), f"bandwidth {where}")
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
