@@ -85,6 +85,10 @@ def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, *
       taccl check algorithms out/
     """
     asked = {"kind": hints["collective"], "root": hints["root"]}
+    if hints["demand"] is not None and any(each is not None for each in asked.values()):
+        raise InputError(
+            "a demand is no collective; leave --collective and --root out", path="command line", field="--demand"
+        )
     results: list[dict[str, Any]] = []
     for path in files:
         target = RUNTIMES[told_runtime(runtime, [path])]

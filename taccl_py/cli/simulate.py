@@ -152,8 +152,10 @@ def _runtime_us(timeline: Timeline, runtime: _RuntimeTime | None) -> float | Non
 
 
 def _row(timeline: Timeline, runtime: _RuntimeTime | None) -> tuple[str, ...]:
-    if timeline.size_bytes is None or timeline.algbw_gbps is None or timeline.busbw_gbps is None:
+    if timeline.size_bytes is None:
         return ("one chunk", f"{timeline.makespan_us:.6g} of the profile's unit", "", "")
+    if timeline.algbw_gbps is None or timeline.busbw_gbps is None:
+        return (format_size(timeline.size_bytes), format_time(timeline.makespan_us), "", "")
     row = (format_size(timeline.size_bytes), format_time(timeline.makespan_us))
     runtime_us = None if runtime is None or runtime.time_us is None else _runtime_us(timeline, runtime)
     if runtime_us is None:

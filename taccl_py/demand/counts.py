@@ -6,6 +6,7 @@ import re
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -29,11 +30,11 @@ def read_counts(path: Path) -> list[list[int]]:
     """
     if path.suffix == ".npy":
         return _read_npy(path)
-    text = read_text(path)
+    text = read_text(path).removeprefix("\ufeff")
     if text.lstrip()[:1] == "[":
         return _rows(parse_json(text, str(path)), path)
     lines = [line.split("#")[0] for line in text.splitlines()]
-    rows = [re.split(r"[,;\s]+", line.strip().strip(",;")) for line in lines if line.strip(" \t,;")]
+    rows = [re.split(r"\s*[,;]\s*|\s+", line.strip().removesuffix(",")) for line in lines if line.strip(" \t,;")]
     if rows and all(len(row) == 1 for row in rows):
         rows = [[row[0] for row in rows]]
     return [[_count(word, path, f"row {number}") for word in row] for number, row in enumerate(rows)] or _nothing(path)
@@ -44,7 +45,7 @@ def _read_npy(path: Path) -> list[list[int]]:
         array = np.load(BytesIO(path.read_bytes()), allow_pickle=False)
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", path=str(path)) from None
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, BadZipFile) as error:
         raise InputError(
             f"is no numpy array ({str(error).splitlines()[0]}); name another file", path=str(path)
         ) from None
@@ -69,7 +70,7 @@ def _nothing(path: Path) -> list[list[int]]:
 
 
 def _count(item: Any, path: Path, field: str) -> int:
-    if isinstance(item, str) and re.fullmatch(r"[0-9]{1,19}", item):
+    if isinstance(item, str) and re.fullmatch(r"-?[0-9]{1,19}", item):
         item = int(item)
     if isinstance(item, bool) or not isinstance(item, int):
         raise InputError(f"found {item!r}, a whole number is needed", path=str(path), field=field)
@@ -123,6 +124,7 @@ def zipf_counts(num_ranks: int, per_rank: int, exponent: float, seed: int) -> li
     weights = np.empty(num_ranks)
     weights[order] = 1.0 / np.arange(1, num_ranks + 1) ** exponent
     edges = np.floor(np.cumsum(weights) / weights.sum() * per_rank + 0.5).astype(np.int64)
+    edges = np.minimum(edges, per_rank)  # beyond 2^53 floats overshoot
     edges[-1] = per_rank
     row = [int(count) for count in np.diff(edges, prepend=0)]
     return [list(row) for _ in range(num_ranks)]

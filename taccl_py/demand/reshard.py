@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
@@ -178,14 +179,14 @@ def reshard(shape: Sequence[int], dtype: str, source: Sharding, target: Sharding
     size = DTYPES[dtype]
     inputs, outputs = [0] * num_ranks, [0] * num_ranks
     chunks = []
-    for box in boxes:
+    for box, having, wanting in zip(boxes, _by_box(boxes, held), _by_box(boxes, wanted), strict=True):
         size_bytes = box.num_elements * size
         terms: dict[tuple[int, ...], list[ChunkPlace]] = {}
-        for rank, coordinate in _having(box, held):
+        for rank, coordinate in having:
             terms.setdefault(source.summand(coordinate), []).append(ChunkPlace(rank, inputs[rank]))
             inputs[rank] += size_bytes
         wants = []
-        for rank, _ in _having(box, wanted):
+        for rank, _ in wanting:
             wants.append(ChunkPlace(rank, outputs[rank]))
             outputs[rank] += size_bytes
         chunks.append(DataChunk(size_bytes, tuple(map(tuple, terms.values())), tuple(wants)))
@@ -232,8 +233,13 @@ def _boxes(shape: Sequence[int], parts: Sequence[tuple[Span, ...]]) -> tuple[Ten
     )
 
 
-def _having(box: TensorBox, parts: _Having) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Ranks that have a box; no box reaches over the end of a part."""
+def _by_box(boxes: Sequence[TensorBox], parts: _Having) -> list[list[tuple[int, tuple[int, ...]]]]:
+    """For every box the ranks that have it; no box reaches over the end of a part."""
+    lows = [sorted(set(each)) for each in zip(*(box.low for box in boxes), strict=True)]
+    number_of = {box.low: number for number, box in enumerate(boxes)}
+    found: list[list[tuple[int, tuple[int, ...]]]] = [[] for _ in boxes]
     for spans, ranks in parts.items():
-        if all(low <= at < high for (low, high), at in zip(spans, box.low, strict=True)):
-            yield from ranks
+        inside = [each[bisect_left(each, a) : bisect_left(each, b)] for each, (a, b) in zip(lows, spans, strict=True)]
+        for low in product(*inside):
+            found[number_of[low]] += ranks
+    return found

@@ -25,8 +25,6 @@ _VERSION = 1
 _MOST_BYTES = 1 << 33
 _EXACT_BITS = {DataType.FLOAT16: 11, DataType.BFLOAT16: 8, DataType.FLOAT32: 24, DataType.FLOAT64: 53}
 _TOLERANCE = 1e-6
-# How often data that several ranks hold are made equal, where parts of buffers are in several chunks.
-_ROUNDS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +110,18 @@ def draw_inputs(demand: DataDemand, seed: int) -> tuple[Array, ...]:
         )
     data_type, size = DataType(demand.dtype), demand.element_bytes
     terms = max(len(chunk.terms) for chunk in demand.chunks)
+    if data_type.is_float and terms > 1 << _EXACT_BITS[data_type]:
+        raise InputError(
+            f"sums of {terms} terms are not exact in {demand.dtype}, so that nothing can be compared; use another type of elements"
+        )
     high = (1 << _EXACT_BITS[data_type]) // terms if data_type.is_float else 1 << min(8 * size - 1, 31)
     found = []
     for rank, length in enumerate(demand.input_bytes):
         rng = np.random.default_rng([seed, rank])
         numbers = rng.integers(1, max(2, high), length // size)
         found.append(encode(numbers.astype(np.float64 if data_type.is_float else storage_type(data_type)), data_type))
-    for _ in range(_ROUNDS):
+    # Each round makes one more rank of a chain equal.
+    for _ in range(len(demand.chunks) + 1):
         if not _make_equal(demand, found):
             return tuple(found)
     raise InputError(

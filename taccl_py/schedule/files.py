@@ -40,7 +40,7 @@ DEMAND_SCHEDULE_FORMAT = "taccl-demand-schedule"  # that of `taccl_py.schedule.d
 VERSION = 1
 
 _ADVICE = "name the schedule that it was made of, or use taccl check, show, simulate, run or install"
-_DEMAND_ADVICE = "taccl check, show, simulate, trace and run take it"
+_DEMAND_ADVICE = "taccl check, show, simulate, trace and run --with local take it"
 _PACKED = ', "packed": true'
 
 

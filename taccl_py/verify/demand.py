@@ -71,6 +71,8 @@ def _differences(own: DataDemand, asked: DataDemand) -> list[str]:
     """How a demand is not the other one with its chunks in parts."""
     if own.num_ranks != asked.num_ranks:
         return [f"the schedule is for {own.num_ranks} ranks, and the demand has {asked.num_ranks}"]
+    if own.dtype != asked.dtype:
+        return [f"the schedule's elements are {own.dtype}, and those of the demand {asked.dtype}"]
     if (own.input_bytes, own.output_bytes) != (asked.input_bytes, asked.output_bytes):
         return ["the schedule's buffers are not as long as those of the demand"]
     # A place in an output belongs to one chunk at most, so it tells whose part something is.
@@ -234,7 +236,11 @@ class _Ranks:
     def _arrive(self, index: int) -> None:
         message = self._schedule.messages[index]
         dst = self._schedule.topology.links[message.link].dst
-        for chunk, terms in zip(message.chunks, self._carried[index], strict=True):
+        carried = self._carried.get(index)
+        if carried is None:  # it takes no time, or less: it is over before it starts, and brings what its sender holds
+            self._start(index)
+            carried = self._carried[index]
+        for chunk, terms in zip(message.chunks, carried, strict=True):
             held = self._held.get((chunk, dst), 0)
             name = f"{self._schedule.demand.describe_chunk(chunk)} on rank {dst}"
             if message.reduce and terms & held:

@@ -70,11 +70,34 @@ def test_one_count_in_a_line_is_one_row(tmp_path):
     assert read_counts(tmp_path / "a.csv") == [[5, 6, 7]]
 
 
-@pytest.mark.parametrize("text", ["", "1,x", "1,-2", "[1.5]", "[]", "[[1], 2]", "99999999999999999999"])
+@pytest.mark.parametrize(
+    "text", ["", "1,x", "1,-2", "[1.5]", "[]", "[[1], 2]", "99999999999999999999", "0,,1,5", "1;2;,3"]
+)
 def test_other_counts_are_refused(tmp_path, text):
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(InputError):
         read_counts(tmp_path / "a.csv")
+
+
+def test_spreadsheets_write_a_mark_before_the_first_count(tmp_path):
+    (tmp_path / "a.csv").write_text("\ufeff1, 2,\n3\t4\n", encoding="utf-8")
+    assert read_counts(tmp_path / "a.csv") == [[1, 2], [3, 4]]
+
+
+def test_a_negative_count_is_called_one(tmp_path):
+    (tmp_path / "a.csv").write_text("1,-2")
+    with pytest.raises(InputError, match="found the count -2"):
+        read_counts(tmp_path / "a.csv")
+
+
+def test_a_torn_archive_is_no_numpy_array(tmp_path):
+    (tmp_path / "a.npy").write_bytes(b"PK\x03\x04 and no more")
+    with pytest.raises(InputError, match="no numpy array"):
+        read_counts(tmp_path / "a.npy")
+
+
+def test_counts_of_very_large_sizes_are_not_negative():
+    assert all(count >= 0 for row in zipf_counts(2, 2**62 - 1, 100.0, 0) for count in row)
 
 
 def test_numpy_files_hold_integers(tmp_path):

@@ -70,6 +70,8 @@ def edit(schedule, index, **changes):
         (edit(COPIES, 0, start_us=-1.0), "bad-time"),
         (edit(COPIES, 0, end_us=float("nan")), "bad-time"),
         (edit(COPIES, 2, end_us=41.0), "wrong-duration"),
+        (edit(COPIES, 0, end_us=0.0), "wrong-duration"),
+        (edit(COPIES, 0, end_us=-1.0), "wrong-duration"),
         (edit(COPIES, 2, start_us=10.0, end_us=31.0), "overlap"),
         (edit(COPIES, 2, start_us=12.0, end_us=33.0), "not-held"),
         (edit(COPIES, 1, reduce=True), "nothing-to-reduce"),
@@ -89,6 +91,12 @@ def test_a_schedule_of_another_demand_is_no_answer():
     assert rules(COPIES, other) == ["demand"]
     assert rules(COPIES, SUM) == ["demand"]
     assert rules(COPIES, demand_of(4, [{"bytes": MB, "holds": [0], "wants": [3]}])) == ["demand"]
+
+
+def test_elements_of_another_type_are_another_demand():
+    """Sums of bytes are no sums of floats."""
+    floats = replace(SUM, dtype="float32")
+    assert rules(SUMS, floats) == ["demand"]
 
 
 def test_chunks_may_be_cut_but_not_lost():

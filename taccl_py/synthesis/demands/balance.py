@@ -175,10 +175,12 @@ class _Balance:
         for pair, lanes in streams.items():
             if not sizes[pair]:
                 continue
+            # A pair with too little for the matchings comes last.
+            turns = slots[pair] or [(float(nodes * nodes), float(sizes[pair]))]
             for lane, stream in enumerate(lanes):
                 size, at = sum(load.size_bytes for load in stream), 0.0
                 edges, ranks = [0], []
-                for rank, amount in slots[pair]:
+                for rank, amount in turns:
                     at += amount
                     edge = min(size, round(size * at / sizes[pair] / unit) * unit)
                     if edge > edges[-1]:
@@ -186,9 +188,7 @@ class _Balance:
                         ranks.append(rank)
                 if edges[-1] < size:
                     edges, ranks = (
-                        ([*edges, size], [*ranks, slots[pair][-1][0]])
-                        if len(edges) == 1
-                        else ([*edges[:-1], size], ranks)
+                        ([*edges, size], [*ranks, turns[-1][0]]) if len(edges) == 1 else ([*edges[:-1], size], ranks)
                     )
                 if size:
                     yield (*pair, lane), stream, edges, ranks

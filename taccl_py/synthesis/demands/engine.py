@@ -118,12 +118,19 @@ def _families(topology: Topology, demand: DataDemand, bound: Bound) -> Iterator[
     tried: set[tuple[tuple[int, ...], float]] = set()
     for count in PARAMS.trees:
         for shortness in PARAMS.shortness:
-            pieces = tuple(_pieces_of(each, slowest_us, bound.time_us / count) for each in classes)
-            if (pieces, shortness) not in tried and (
-                max(pieces) == 1 or sum(pieces) * len(topology.links) <= PARAMS.most_looks
-            ):
+            pieces = _few(
+                [_pieces_of(each, slowest_us, bound.time_us / count) for each in classes],
+                PARAMS.most_looks // len(topology.links),
+            )
+            if (pieces, shortness) not in tried:
                 tried.add((pieces, shortness))
                 yield "trees", _of_trees(topology, demand, classes, pieces, bound.time_us, shortness)
+
+
+def _few(pieces: Sequence[int], most: int) -> tuple[int, ...]:
+    """Numbers of pieces, lowered in proportion where there are more than so many; one of each class at least."""
+    total = sum(pieces)
+    return tuple(pieces) if total <= most else tuple(max(1, count * most // total) for count in pieces)
 
 
 def _is_direct(topology: Topology, classes: Sequence[ChunkClass]) -> bool:

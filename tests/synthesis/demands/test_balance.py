@@ -66,3 +66,13 @@ def test_skewed_alltoallv_is_near_its_bound(nodes, exponent):
     found = solve_demand(topology, demand, Limits(seconds=0.5, by_work=True))
     assert verify_demand_schedule(found.schedule, demand) == ()
     assert found.schedule.makespan_us <= 1.05 * found.bound.time_us
+
+
+def test_a_pair_of_nodes_with_next_to_nothing_is_served_last():
+    """One element from node 0 to node 2, beside gigabytes: too little for a matching."""
+    counts = [[0] * 24 for _ in range(24)]
+    counts[0][8], counts[8][0], counts[0][16] = 2 * 10**10, 2 * 10**10, 1
+    machine = load_machine("ndv4", "", 3).topology
+    demand = alltoallv(counts, "uint8")
+    found = solve_demand(machine, demand, Limits(seconds=1.0, by_work=True))
+    assert verify_demand_schedule(found.schedule, demand) == ()

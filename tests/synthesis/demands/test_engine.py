@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from taccl_py.collective import ROOTED, Collective, Kind
 from taccl_py.demand.reshard import parse_shape, parse_sharding, reshard
 from taccl_py.demand.variable import of_collective
-from taccl_py.errors import Infeasible
+from taccl_py.errors import Infeasible, InputError
 from taccl_py.execute.demand import RunnableDemand, draw_inputs, run_demand
 from taccl_py.pipeline.demands import synthesize_demand
 from taccl_py.schedule.demand_files import write_demand_schedule
@@ -37,6 +37,14 @@ def test_either_holder_sends_half():
     found = solve(full(3, alpha=0.0, beta=10.0), demand_of(3, [{"bytes": 2 * MB, "holds": [0, 1], "wants": [2]}]))
     assert is_near(found.schedule.makespan_us, 10.0)
     assert is_near(found.bound.time_us, 10.0)
+
+
+def test_one_slow_link_is_passed_by():
+    """Ranks 0 and 2 have no link, and of two paths between them one is a hundred million times slower."""
+    costs = {(0, 1): 1e9, (1, 2): 10.0, (0, 3): 10.0, (3, 2): 10.0, (2, 0): 10.0}
+    machine = Topology("slow", "test", (0,) * 4, (), tuple(Link(a, b, 0.0, beta) for (a, b), beta in costs.items()))
+    found = solve(machine, demand_of(4, [{"bytes": 4 * MB, "holds": [0], "wants": [2]}]))
+    assert found.schedule.makespan_us <= 100.0
 
 
 def test_nothing_moves_where_all_is_there():
@@ -218,3 +226,16 @@ def test_a_summand_that_two_hold_counts_once_where_one_is_behind_the_other():
     found = solve(line, demand)
     runnable = RunnableDemand.read(write_demand_schedule(found.schedule), "schedule.json")
     assert run_demand(runnable, draw_inputs(runnable.demand, 1)).num_wrong == 0
+
+
+def test_sums_of_more_terms_than_a_type_counts_are_not_run():
+    demand = demand_of(300, [{"bytes": 2, "adds": list(range(300)), "wants": [0]}], dtype="bfloat16")
+    with pytest.raises(InputError, match="sums of 300 terms are not exact in bfloat16"):
+        draw_inputs(demand, 0)
+
+
+def test_inputs_that_overlap_in_a_chain_are_made_equal():
+    """Rank r holds a chunk with rank r + 1 behind the one that it holds with rank r - 1, so that all twelve hold the same."""
+    chunks = [{"bytes": 4, "holds": {str(rank): 0, str(rank + 1): 0}, "wants": [12]} for rank in reversed(range(11))]
+    inputs = draw_inputs(demand_of(13, chunks), 0)
+    assert all((each[:4] == inputs[0][:4]).all() for each in inputs[:12])
