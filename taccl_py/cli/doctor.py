@@ -235,6 +235,8 @@ def _fault(name: str, value: str, environ: Mapping[str, str]) -> str:
         return "is empty; name files or a directory, or unset it"
     if name == "MSCCL_CONFIG" and not os.path.isfile(value):
         return "is no file; name the configuration that taccl install writes"
+    if name == "MSCCL_CONFIG" and "<load " not in Path(value).read_text(encoding="utf-8", errors="replace"):
+        return "loads no algorithm; name the configuration that taccl install writes"
     enabling = [v for v in environ if v.endswith("MSCCL_ENABLE")]
     if name == "MSCCL_ALGO_DIR" and enabling and all(environ[v] == "0" for v in enabling):
         return f"is not read, as {' and '.join(enabling)} is 0; set it to 1"

@@ -87,6 +87,8 @@ def install(sources: tuple[Path, ...], output: Path, runtime: str, as_json: bool
 
     place, trim, replaces, leave = values["place"], values["trim"], values["replaces"], values["leave"]
     runtime = told_runtime(runtime, sources)
+    if place is not None and not place:
+        raise InputError("is empty; name a directory", path="command line", field="--at")
     at = (place if place is not None else str(output.absolute())).rstrip("/") or "/"
     if runtime != MSCCLPP.name and values["default_names"] is not None:
         raise InputError("is only for --runtime mscclpp; leave it out", path="command line", field="--default-names")

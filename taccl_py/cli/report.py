@@ -42,7 +42,7 @@ def report(results: tuple[Path, ...], output: Path, form: str | None, as_json: b
     The HTML page is one file that needs no network: time, bandwidth and gap at every size, the machine with the load of its
     links, a timeline to zoom into with the critical path, the path of every chunk, and tables. The files of a portfolio (--sizes)
     are one line, the best at every size; where a summary has times under a runtime profile they come first. Pages need the extra "report"
-    (pip install 'taccl-py[report]'), and so do pictures; Markdown does not.
+    (pip install '.[report]'), and so do pictures; Markdown does not.
 
     \b
     Examples:

@@ -57,7 +57,7 @@ def load_mpi() -> Any:
     except (ImportError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise PackageMissing(
-            f"--with mpi needs mpi4py and an MPI library ({reason})", "install them with: pip install 'taccl-py[mpi]'"
+            f"--with mpi needs mpi4py and an MPI library ({reason})", "install them with: pip install '.[mpi]'"
         ) from None
     return MPI
 

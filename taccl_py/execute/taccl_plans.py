@@ -337,7 +337,14 @@ def load(
             raise PlanError(
                 "no launcher tells rank and number of ranks; name them, or start with torchrun, mpirun or srun"
             )
-        rank, num_ranks = (int(os.environ[name]) for name in told)
+        try:
+            told_rank, told_ranks = (int(os.environ[name]) for name in told)
+        except ValueError:
+            raise PlanError(
+                f"{' and '.join(told)} are no whole numbers; set them, or name rank and number of ranks"
+            ) from None
+        rank = told_rank if rank is None else rank
+        num_ranks = told_ranks if num_ranks is None else num_ranks
     return PlanRegistry(read_table(folder), folder, rank, num_ranks, ranks_per_domain=ranks_per_domain)
 
 
@@ -393,6 +400,8 @@ def main(arguments: Sequence[str]) -> None:
     program = list(arguments[is_module:])
     if not program:
         sys.exit("usage: python -m taccl_plans SCRIPT ARGUMENTS, or python -m taccl_plans -m MODULE ARGUMENTS")
+    if not is_module and not Path(program[0]).exists():
+        sys.exit(f"taccl_plans: {program[0]}: no such file; name a script, or a module after -m")
     try:
         register()
     except PlanError as error:

@@ -29,9 +29,7 @@ def load_torch() -> Any:
         import torch
         import torch.distributed
     except ImportError as error:
-        raise PackageMissing(
-            f"--with torch needs torch ({error})", "install it with: pip install 'taccl-py[torch]'"
-        ) from None
+        raise PackageMissing(f"--with torch needs torch ({error})", "install it with: pip install '.[torch]'") from None
     return torch
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import glob
+import hashlib
 import os
 import shutil
 import tempfile
@@ -44,8 +46,12 @@ def sole_user(folder: Path) -> Iterator[None]:
         raise InputError(f"cannot be read: {error.strerror}", path=str(above)) from None
     try:
         with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            _recover(folder)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            except OSError:  # others may be at work, so that nothing is cleared away
+                _give_back(folder)
+            else:
+                _recover(folder)
         yield
     finally:
         os.close(handle)
@@ -123,16 +129,21 @@ def _beside(folder: Path, what: str) -> str:
 
 def _old(folder: Path) -> Path:
     """Name of the old directory while the new one takes its place."""
-    return folder.parent / f"{_beside(folder, 'old')}{len(folder.name)}"
+    return folder.parent / f"{_beside(folder, 'old')}{hashlib.sha256(os.fsencode(folder.name)).hexdigest()[:12]}"
 
 
 def _recover(folder: Path) -> None:
     """Finish or undo what was killed in the middle; the old content counts until the new one is in its place."""
+    _give_back(folder)
+    for left in [_old(folder), *folder.parent.glob(f"{glob.escape(_beside(folder, 'new'))}*")]:
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _give_back(folder: Path) -> None:
+    """Undo what was killed when the old directory had made room and the new one was not in its place."""
     old = _old(folder)
     if old.is_dir() and not folder.exists():
         old.rename(folder)
-    for left in [old, *folder.parent.glob(f"{_beside(folder, 'new')}*")]:
-        shutil.rmtree(left, ignore_errors=True)
 
 
 def _fill(new: Path, folder: Path, texts: Mapping[str, str], gone: Collection[str]) -> None:
@@ -165,7 +176,11 @@ def _swap(new: Path, folder: Path) -> bool:
         if not _exchange(new, folder):
             old = _old(folder)
             folder.rename(old)
-            new.rename(folder)
+            try:
+                new.rename(folder)
+            except OSError:
+                old.rename(folder)
+                raise
             shutil.rmtree(old, ignore_errors=True)
     except OSError:
         return False

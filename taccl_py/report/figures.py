@@ -38,7 +38,7 @@ def import_plotly() -> Any:
     try:
         import plotly.graph_objects as graph_objects
     except ImportError as error:
-        raise PackageMissing(f"plotly cannot be imported ({error})", "pip install 'taccl-py[report]'") from None
+        raise PackageMissing(f"plotly cannot be imported ({error})", "pip install '.[report]'") from None
     return graph_objects
 
 

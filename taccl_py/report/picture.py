@@ -29,7 +29,7 @@ def draw(items: Sequence[Item], sweeps: Sequence[SizeSweep], form: str) -> bytes
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise PackageMissing(f"matplotlib cannot be imported ({error})", "pip install 'taccl-py[report]'") from None
+        raise PackageMissing(f"matplotlib cannot be imported ({error})", "pip install '.[report]'") from None
     rows = len(sweeps) + 1
     with mpl.rc_context({"svg.hashsalt": "taccl", "font.size": 9}):
         figure = Figure(figsize=(11, 3.7 * rows), layout="constrained")

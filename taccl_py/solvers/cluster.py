@@ -31,7 +31,7 @@ def connect(scheduler: str) -> Any:
     try:
         from distributed import Client
     except ImportError as error:
-        raise PackageMissing(f"Dask cannot be imported ({error})", "pip install 'taccl-py[dask]'") from None
+        raise PackageMissing(f"Dask cannot be imported ({error})", "pip install '.[dask]'") from None
     try:
         return Client(scheduler, timeout=_CONNECT_SECONDS)
     except (OSError, ValueError) as error:

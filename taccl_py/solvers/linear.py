@@ -20,8 +20,8 @@ _CBC = ("PULP_CBC_CMD", "COIN_CMD")
 _PROVIDERS: dict[str, tuple[tuple[str, ...], str]] = {
     "highs": (("HiGHS", "HiGHS_CMD"), "pip install 'highspy<1.14'"),
     "cbc": (_CBC, "pip install pulp (it brings CBC)"),
-    "scip": (("SCIP_PY", "SCIP_CMD", "FSCIP_CMD"), "pip install 'taccl-py[scip]'"),
-    "gurobi": (("GUROBI", "GUROBI_CMD"), "pip install 'taccl-py[gurobi]' and a licence"),
+    "scip": (("SCIP_PY", "SCIP_CMD", "FSCIP_CMD"), "pip install '.[scip]'"),
+    "gurobi": (("GUROBI", "GUROBI_CMD"), "pip install '.[gurobi]' and a licence"),
     "cplex": (("CPLEX_PY", "CPLEX_CMD"), "install CPLEX and its Python package"),
     "glpk": (("GLPK_CMD", "PYGLPK"), "install glpsol (package glpk-utils)"),
     "xpress": (("XPRESS_PY", "XPRESS"), "install FICO Xpress"),

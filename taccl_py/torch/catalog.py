@@ -208,7 +208,10 @@ def _read_file(path: Path) -> InstalledFile:
     """File by what its first element says."""
     text = read_text(path)
     values = _first_element(text, str(path))
-    kind = parse_kind(_text(values, "coll", path))
+    try:
+        kind = parse_kind(_text(values, "coll", path))
+    except InputError as error:
+        raise InputError(error.what, path=str(path), field="coll") from None
     num_ranks = _whole(values, "ngpus", path)
     if not 2 <= num_ranks <= MAX_RANKS:
         raise InputError(f"found {num_ranks}, 2 to {MAX_RANKS} are possible", path=str(path), field="ngpus")

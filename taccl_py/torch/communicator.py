@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -57,6 +58,7 @@ class Communicator:
         self._watch = CallWatch(stall_seconds)
         self._seats: dict[Any, GroupSeat] = {}
         self._pool: Any = None
+        weakref.finalize(self, self._watch.stop)
         operators, torch = self._torch.distributed.ReduceOp, self._torch
         self._arithmetic = {
             operators.SUM: Arithmetic("sum", torch.add),
@@ -65,6 +67,12 @@ class Communicator:
             operators.MAX: Arithmetic("max", torch.maximum),
             operators.AVG: Arithmetic("avg", torch.add, is_mean=True),
         }
+
+    def close(self) -> None:
+        """End the watch of calls, and let go of groups and scratch; nothing is called afterwards."""
+        self._watch.stop()
+        self._seats.clear()
+        self._pool = None
 
     def all_reduce(self, tensor: Any, op: Any = None, group: Any = None, async_op: bool = False) -> None:
         """Combine the tensors of all ranks into each of them; `op` is SUM if None.
@@ -226,6 +234,6 @@ def _load_torch() -> Any:
         import torch.distributed
     except ImportError as error:
         raise PackageMissing(
-            f"taccl_py.torch needs torch ({error})", "install it with: pip install 'taccl-py[torch]'"
+            f"taccl_py.torch needs torch ({error})", "install it with: pip install '.[torch]'"
         ) from None
     return torch

@@ -177,6 +177,8 @@ def run_prepared(
     if file is None or bound is None or carrier is None:
         raise ValueError("the backend makes this call")
     output, source = call.output, call.source
+    if call.arithmetic.is_mean:  # before the sum, which may be larger than the type holds
+        source = source.div_(seat.num_ranks) if shape.in_place else source / seat.num_ranks
     buffers = {Buffer.OUTPUT: output}
     if not prepared.choice.in_place:
         buffers[Buffer.INPUT] = source.clone() if shape.in_place else source
@@ -189,5 +191,3 @@ def run_prepared(
     if bound.scratch_chunks:
         buffers[Buffer.SCRATCH] = scratch(bound.scratch_chunks * chunk_elements, output)
     bound.run(buffers, chunk_elements, carrier, call.arithmetic.function)
-    if call.arithmetic.is_mean:
-        output.div_(seat.num_ranks)

@@ -143,14 +143,14 @@ def describe_call(
     elements = max(int(output.numel()), int(source.numel()))
     if request.splits is None:
         _check_lengths(request, num_ranks)
-    arithmetic = _arithmetic(torch, request.op, known) if kind in COMBINING else Arithmetic("")
+    arithmetic = _arithmetic(torch, FUNCTIONS[kind], request.op, known) if kind in COMBINING else Arithmetic("")
     shape = CallShape(
         kind=kind,
         num_ranks=num_ranks,
         root=_root(request, peers) if kind is Kind.BROADCAST else 0,
         elements=elements if request.splits is None else 0,
         element_bytes=int(output.element_size()),
-        in_place=is_in_place(kind, output, source, rank),
+        in_place=request.splits is None and is_in_place(kind, output, source, rank),
     )
     return TensorCall(
         shape, arithmetic, _why_backend(shape, arithmetic, output, request), output.view(-1), source.view(-1),
@@ -224,14 +224,21 @@ def _root(request: CallRequest, peers: Sequence[int]) -> int:
     return peers.index(in_world)
 
 
-def _arithmetic(torch: Any, op: Any, known: Mapping[Any, Arithmetic]) -> Arithmetic:
-    """How an operator of torch is computed; those that are not known are the backend's."""
-    if op is None:
-        return known[torch.distributed.ReduceOp.SUM]
-    try:
-        return known.get(op) or Arithmetic(str(op))
-    except TypeError:  # operators with a factor
-        return Arithmetic(str(op))
+def _arithmetic(torch: Any, function: str, op: Any, known: Mapping[Any, Arithmetic]) -> Arithmetic:
+    """Arithmetic of an operator of torch; those that are not known are the backend's.
+
+    Raises
+    ------
+    InputError
+        If it is no operator of torch.
+    """
+    operators = torch.distributed.ReduceOp
+    op = (
+        operators.SUM if op is None else getattr(op, "op", op)
+    )  # an object, as of operators with a factor, has a plain one
+    if not isinstance(op, operators.RedOpType):
+        raise _wrong(function, "op", f"found {op!r}, an operator of torch.distributed.ReduceOp is needed")
+    return known.get(op) or Arithmetic(str(op))
 
 
 def _why_backend(shape: CallShape, arithmetic: Arithmetic, output: Any, request: CallRequest) -> str:

@@ -82,6 +82,7 @@ class CallWatch:
 
     def stop(self) -> None:
         """End the thread."""
+        atexit.unregister(self.stop)
         self._stopped.set()
         if self._thread is not None:
             self._thread.join(timeout=_EXPLAIN_SECONDS)

@@ -87,4 +87,4 @@ def test_without_dask_the_extra_is_named(refuse, folder, monkeypatch):
     (folder / "out").mkdir()
     (folder / "out/.lock").write_text("")
     monkeypatch.setitem(sys.modules, "distributed", None)
-    refuse(6, ["taccl-py[dask]"], "sweep", "suite.toml", "-o", "out", "--scheduler", "tcp://127.0.0.1:1")
+    refuse(6, [".[dask]"], "sweep", "suite.toml", "-o", "out", "--scheduler", "tcp://127.0.0.1:1")

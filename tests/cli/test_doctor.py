@@ -108,6 +108,7 @@ def test_a_folder_of_synth_is_no_directory_that_a_runtime_loads(taccl, folder, m
         ({"MSCCL_ALGO_DIR": ""}, 2, "is empty; name files or a directory, or unset it"),
         ({"MSCCL_ALGO_DIR": ".", "NCCL_MSCCL_ENABLE": "0"}, 2, "is not read, as NCCL_MSCCL_ENABLE is 0; set it to 1"),
         ({"MSCCL_CONFIG": "nowhere.xml"}, 2, "is no file; name the configuration that taccl install writes"),
+        ({"MSCCL_CONFIG": "notes.txt"}, 2, "loads no algorithm; name the configuration that taccl install writes"),
         ({"MSCCLPP_EXECUTION_PLAN_DIR": "empty"}, 2, "is no folder of MSCCL++ plans alone"),
         ({"MSCCLPP_CACHE_DIR": "empty"}, 0, "empty has no folder default, so no plan"),
         ({"MSCCL_XML_FILES": "nowhere.xml:other.xml"}, 2, "other.xml: bad: there is no such file"),
@@ -116,6 +117,7 @@ def test_a_folder_of_synth_is_no_directory_that_a_runtime_loads(taccl, folder, m
 @pytest.mark.usefixtures("files")
 def test_a_variable_that_leads_nowhere_is_named(taccl, folder, monkeypatch, variables, code, words):
     (folder / "empty").mkdir()
+    (folder / "notes.txt").write_text("hello", encoding="utf-8")
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     ended = taccl("doctor")

@@ -68,7 +68,7 @@ def test_a_missing_package_is_one_line_that_names_the_extra(refuse, files, monke
     for module in [module for module in sys.modules if module.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, package, None)
-    refuse(6, [package, "taccl-py[report]"], "report", "schedule.json", "-o", name, *SIZES)
+    refuse(6, [package, "pip install '.[report]'"], "report", "schedule.json", "-o", name, *SIZES)
     assert not (files / name).exists()
 
 

@@ -145,7 +145,7 @@ def test_nobody_needs_a_package_more(taccl, folder):
 @pytest.mark.parametrize(("package", "executor"), [("mpi4py", "mpi"), ("torch", "torch")])
 def test_a_missing_package_is_named_with_its_extra(refuse, folder, monkeypatch, package, executor):
     monkeypatch.setitem(sys.modules, package, None)
-    words = [f"--with {executor} needs {package}", f"pip install 'taccl-py[{executor}]'"]
+    words = [f"--with {executor} needs {package}", f"pip install '.[{executor}]'"]
     refuse(6, words, "run", write(folder, ring_allgather()), "--with", executor)
 
 

@@ -27,7 +27,7 @@ pytestmark = [
     quiet_pulp,
     pytest.mark.skipif(
         MPIEXEC is None or importlib.util.find_spec("mpi4py") is None,
-        reason="mpi4py or mpiexec is not installed; pip install 'taccl-py[mpi]'",
+        reason="mpi4py or mpiexec is not installed; pip install '.[mpi]'",
     ),
 ]
 

@@ -9,7 +9,7 @@ import pytest
 from tests.execute.processes import ROOT
 
 needs_torch = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="torch is not installed; pip install 'taccl-py[torch]'"
+    importlib.util.find_spec("torch") is None, reason="torch is not installed; pip install '.[torch]'"
 )
 
 

@@ -191,6 +191,10 @@ def test_the_launcher_tells_the_rank(folder, monkeypatch, names, rank):
     for name, value in zip(names, (rank, 4), strict=True):
         monkeypatch.setenv(name, str(value))
     assert taccl_plans.load(folder=at).rank == rank
+    assert taccl_plans.load(3, folder=at).rank == 3
+    monkeypatch.setenv(names[1], "")
+    with pytest.raises(PlanError, match="are no whole numbers"):
+        taccl_plans.load(folder=at)
 
 
 @pytest.mark.parametrize(
@@ -248,8 +252,11 @@ def test_it_runs_beside_its_table_before_a_script(folder, monkeypatch, capsys):
     assert capsys.readouterr().out == f"__main__ {[str(at / 'train.py'), '--fast']} True\n"
     assert Library().run(Request("allreduce", 4 * KIB, output_buffer=1 << 20)) == "allreduce-in-1024"
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(sys, "argv", [str(module), str(at / "train.py")])
     with pytest.raises(SystemExit, match="taccl_plans: there is no plan for 2 ranks, only for 4"):
         runpy.run_path(str(module), run_name="__main__")
+    with pytest.raises(SystemExit, match=r"nowhere.py: no such file"):
+        taccl_plans.main(["nowhere.py"])
     with pytest.raises(SystemExit, match="usage: "):
         taccl_plans.main([])
 

@@ -20,7 +20,7 @@ from tests.verify.msccl.test_broken_files import both_send_first
 pytestmark = [
     quiet_pulp,
     pytest.mark.skipif(
-        importlib.util.find_spec("torch") is None, reason="torch is not installed; pip install 'taccl-py[torch]'"
+        importlib.util.find_spec("torch") is None, reason="torch is not installed; pip install '.[torch]'"
     ),
 ]
 

@@ -21,8 +21,8 @@ MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathse
 HAS_MPI = MPIEXEC is not None and importlib.util.find_spec("mpi4py") is not None
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
-_MPI = pytest.mark.skipif(not HAS_MPI, reason="mpi4py or mpiexec is not installed; pip install 'taccl-py[mpi]'")
-_TORCH = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed; pip install 'taccl-py[torch]'")
+_MPI = pytest.mark.skipif(not HAS_MPI, reason="mpi4py or mpiexec is not installed; pip install '.[mpi]'")
+_TORCH = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed; pip install '.[torch]'")
 LAUNCHERS = [pytest.param("mpi", marks=_MPI), pytest.param("torch", marks=_TORCH)]
 QUICK_LAUNCHERS = [LAUNCHERS[0], pytest.param("torch", marks=[_TORCH, pytest.mark.slow])]  # torch starts slowly
 

@@ -170,3 +170,41 @@ def test_a_link_to_itself_is_refused(tmp_path):
         swap.swap_files(tmp_path / "loop", {"a.xml": "new"}, [])
     with pytest.raises(InputError, match="leads to itself"), swap.sole_user(tmp_path / "loop"):
         pass
+
+
+def test_a_directory_whose_new_one_cannot_take_its_place_gets_its_name_back(folder, monkeypatch):
+    rename = type(folder).rename
+
+    def refused(self, target):
+        if ".new-" in self.name:
+            raise OSError(5, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(swap, "_exchange", lambda *_: False)
+    monkeypatch.setattr(type(folder), "rename", refused)
+    with swap.sole_user(folder):
+        swap.swap_files(folder, NEW, list(OLD))
+    assert tree(folder) == whole(NEW)
+    assert os.listdir(folder.parent) == ["algos"]
+
+
+def test_without_locks_too_a_directory_gets_its_content_back(folder, monkeypatch):
+    def no_locks(*_):
+        raise OSError(9, "Bad file descriptor")
+
+    folder.rename(swap._old(folder.resolve()))
+    monkeypatch.setattr(swap.fcntl, "flock", no_locks)
+    with swap.sole_user(folder):
+        assert tree(folder) == whole(OLD)
+
+
+def test_directories_with_long_names_have_old_ones_of_their_own(tmp_path):
+    one, other = (tmp_path / f"{'a' * 40}{number}" for number in (1, 2))
+    assert swap._old(one) != swap._old(other)
+
+
+def test_a_name_that_is_a_pattern_clears_only_its_own(tmp_path):
+    (tmp_path / "[ab]").mkdir()
+    (tmp_path / ".a.new-1").mkdir()
+    with swap.sole_user(tmp_path / "[ab]"):
+        assert (tmp_path / ".a.new-1").is_dir()

@@ -210,6 +210,9 @@ def left(folder):
         ones = torch.full((64,), float(dist.get_rank()))
         good.all_reduce(ones, op=dist.ReduceOp.AVG)
         require(ones.tolist() == 64 * [(dist.get_world_size() - 1) / 2])
+        large = torch.full((64,), 40000.0, dtype=torch.float16)  # whose sum is no float16
+        good.all_reduce(large, op=dist.ReduceOp.AVG)
+        require(large.tolist() == 64 * [40000.0])
 
     def copied(name, *, in_place):
         """A call for the other placement than that of its file."""

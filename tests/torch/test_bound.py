@@ -21,7 +21,7 @@ from tests.verify.msccl.files import (
 )
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="torch is not installed; pip install 'taccl-py[torch]'"
+    importlib.util.find_spec("torch") is None, reason="torch is not installed; pip install '.[torch]'"
 )
 
 

@@ -26,7 +26,7 @@ def test_a_missing_directory_and_a_time_that_is_none_are_refused(directory):
 
 def test_without_torch_one_line_says_how_to_install_it(directory, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(PackageMissing, match=r"taccl_py.torch needs torch .* pip install 'taccl-py\[torch\]'"):
+    with pytest.raises(PackageMissing, match=r"taccl_py.torch needs torch .* pip install '\.\[torch\]'"):
         taccl_py.torch.load(directory)
 
 

@@ -23,7 +23,7 @@ pytestmark = [
     quiet_pulp,
     pytest.mark.slow,
     pytest.mark.skipif(
-        importlib.util.find_spec("torch") is None, reason="torch is not installed; pip install 'taccl-py[torch]'"
+        importlib.util.find_spec("torch") is None, reason="torch is not installed; pip install '.[torch]'"
     ),
 ]
 

@@ -9,7 +9,7 @@ from taccl_py.errors import InputError
 from taccl_py.torch.tensors import Arithmetic, CallRequest, describe_call, is_in_place
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="torch is not installed; pip install 'taccl-py[torch]'"
+    importlib.util.find_spec("torch") is None, reason="torch is not installed; pip install '.[torch]'"
 )
 
 
@@ -115,3 +115,32 @@ def test_in_place_is_the_own_part_of_the_longer_one():
     for output, source in ((both, both[4:6]), (both[:6], both[5:7]), (both[:4], both[2:6]), (both[1:5], both[:4])):
         with pytest.raises(InputError, match="share memory, and not as in a call in place"):
             is_in_place(Kind.ALLTOALL, output, source, rank)
+
+
+def test_operators_that_are_objects_are_the_same_on_all_ranks():
+    """Their texts have addresses; one without a factor is the plain one."""
+    import torch
+
+    operators = torch.distributed.ReduceOp
+    assert (
+        described(Kind.ALLREDUCE, ones(8), op=operators(operators.SUM)).text == described(Kind.ALLREDUCE, ones(8)).text
+    )
+    factors = [described(Kind.ALLREDUCE, ones(8), op=torch.distributed._make_nccl_premul_sum(2.0)) for _ in range(2)]
+    assert factors[0].text == factors[1].text
+    assert factors[0].left_to_backend
+
+
+@pytest.mark.parametrize("op", ["sum", 3])
+def test_what_is_no_operator_is_refused(op):
+    with pytest.raises(
+        InputError, match=r"all_reduce: op: found .*, an operator of torch.distributed.ReduceOp is needed"
+    ):
+        described(Kind.ALLREDUCE, ones(8), op=op)
+
+
+def test_calls_with_split_sizes_are_the_same_wherever_the_tensors_lie():
+    """One rank may call in place and another one not; all must agree in the same step."""
+    source = ones(8)
+    splits = ([2, 2, 2, 2], [2, 2, 2, 2])
+    calls = [described(Kind.ALLTOALL, output, source, splits=splits) for output in (source, ones(8))]
+    assert calls[0].shape == calls[1].shape
