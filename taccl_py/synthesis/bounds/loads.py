@@ -269,12 +269,13 @@ def _division(group_of: IntArray) -> Requirement:
     return Requirement(group_of, False, 2.0 * (len(np.unique(group_of)) - 1))
 
 
-def _solved(loads: _LinkLoads, missing: Callable[[FloatArray], Iterable[Requirement]]) -> LoadBound:
-    """Bound when no row is missing, or after as many rounds as are worth it."""
+def _solved(loads: _LinkLoads, missing: Callable[[FloatArray], Iterable[Requirement]]) -> LoadBound | None:
+    """Bound when no row is missing, or after as many rounds as are worth it; None if it is 0."""
     solution = loads.solve()
     for _ in range(_MOST_ROUNDS):
         found = [loads.ask(requirement) for requirement in missing(loads.enlarged(solution))]
         if not any(found):
             break
         solution = loads.solve()
-    return loads.proved(solution)
+    bound = loads.proved(solution)
+    return bound if bound.amount_us > 0 else None  # data that takes links and ports no time

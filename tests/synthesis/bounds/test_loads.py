@@ -207,3 +207,11 @@ def test_on_random_machines_the_bound_is_the_optimum_of_packing_trees(kind):
         assert packing.bound_us == pytest.approx(packing.load_us, rel=NEAR)
         # Alpha, latency and the path from the root come on top of the load, once.
         assert least_us * (1 - NEAR) <= found.time_us <= least_us + 20.0, number
+
+
+@pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.ALLREDUCE, Kind.BROADCAST])
+def test_data_that_takes_no_time_where_it_must_pass_is_no_bound(kind):
+    """Ranks 0 and 1 reach each other in no time but for alpha; only a third link, which nobody needs, takes time for data."""
+    links = [Link(0, 1, 1.0, 0.0), Link(1, 0, 1.0, 0.0), Link(0, 1, 1.0, 5.0, ports=(0,))]
+    topology = machine(2, links, [Port("idle", 0.0, 5.0)])
+    assert DemandBounds.of(topology, kind, 0).at(MB).time_us <= 2.0
