@@ -107,7 +107,7 @@ def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **va
       taccl lower out/schedule.json --to mscclpp-json -o plan.json
       taccl lower ndv5/schedule.json --to mscclpp-json --switch --instances 8 -o nvls.json
       taccl lower group.json --rank 5 -o rank5.xml
-      taccl lower out/schedule.json --to chakra -o traces/
+      taccl lower ring/schedule.json --to chakra -o traces/
       taccl lower dgx1/schedule.json --to nccl-graph -o graph.xml
     """
     from taccl_py.pipeline.search import require_valid

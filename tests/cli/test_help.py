@@ -101,6 +101,8 @@ def given(folder):
         'engines = "templates"\n',
         encoding="utf-8",
     )
+    chunk = {"bytes": 1 << 20, "holds": {"0": 0}, "wants": {"3": 0, "5": 0}}
+    write_json(folder / "my.json", {"format": "taccl-demand", "version": 1, "ranks": 8, "chunks": [chunk]})
     write_json(folder / "my-sketch.json", {**SKETCH, "topology": "ndv2", "inter_node": relays})
 
 
@@ -117,6 +119,8 @@ def test_every_example_works(taccl, folder, path, monkeypatch):
         taccl("lower", "out/schedule.json", "--runtime", "rccl", "-o", "algorithms/one.xml")
     if path == ("lower",):
         assert taccl("synth", "ndv5", "allreduce", "--nodes", 1, "--engine", "templates", "-o", "ndv5").code == 0
+        assert taccl("synth", "ring:8", "allgather", "--engine", "templates", "-o", "ring").code == 0
+        assert taccl("synth", "dgx1", "allgather", "--size", "256MB", "--engine", "templates", "-o", "dgx1").code == 0
         assert taccl("replicate", "torus:2x4", "allgather", "-o", "group.json").code == 0
     if path == ("regress", "check"):
         assert taccl("regress", "accept", "suite.toml").code == 0
