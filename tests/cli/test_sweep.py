@@ -90,20 +90,20 @@ import os, signal
 import taccl_py.campaign.work as work
 from taccl_py.cli import main
 
-synthesize, begun = work.synthesize, 0
+search_for, begun = work.search_for, 0
 
 
-def interrupted(*given):
+def interrupted(*given, **words):
     global begun
     begun += 1
     if begun == 3:
         os.kill(os.getpid(), signal.SIGINT)
         while not given[0].options.limits.stop.is_set():
             pass
-    return synthesize(*given)
+    return search_for(*given, **words)
 
 
-work.synthesize = interrupted
+work.search_for = interrupted
 main()
 """
 
