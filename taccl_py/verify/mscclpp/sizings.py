@@ -12,14 +12,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from taccl_py.collective import Buffer
 from taccl_py.runtimes import MSCCLPP
 from taccl_py.verify.msccl.findings import Findings
 from taccl_py.verify.mscclpp.grammar import UNLIMITED_BYTES, Operation, Plan
 from taccl_py.verify.mscclpp.rules import size_unit_bytes
 from taccl_py.verify.mscclpp.spans import Sizing
 
-_FORGETFUL = frozenset({"put", "pws", "pwsf", "get", "res", "rre", "rres", "glres", "gstore"})
 _MOST_PIECES = 256  # cells of a chunk
 
 
@@ -113,17 +111,14 @@ def _beyond(plan: Plan, cells: dict[int, int], cell_bytes: int) -> tuple[Sizing,
 
 
 def _halves(plan: Plan, sizings: list[Sizing]) -> Iterator[Sizing]:
-    """Calls that use the first half of a doubled scratch, and those that use the second one where that makes a difference.
+    """Calls that use the first half of a doubled scratch, and those that use the second one.
 
-    The runtime adds the half to addresses of packets and of own scratch, and forgets it for others' scratch and for proxies.
+    The runtime adds the half to addresses of packets and of own scratch, and forgets it for others' scratch and for proxies, also
+    where they read own scratch.
     """
-    far = {one.buffer for gpu in plan.gpus for one in gpu.remotes} | {
-        one.buffer for gpu in plan.gpus for one in gpu.groups
-    }
-    forgets = Buffer.SCRATCH in far and any(one.name in _FORGETFUL for one in _operations(plan))
     for one in sizings:
         yield one
-        if plan.doubles_scratch and forgets:
+        if plan.doubles_scratch:
             yield replace(one, second_half=True)
 
 
