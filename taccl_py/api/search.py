@@ -43,8 +43,6 @@ from taccl_py.units import SizeRange
 
 # Engines of a portfolio run in as many processes as there are processors, up to this number, as each takes some hundred megabytes.
 _MOST_WORKERS = 4
-# Ranks up to which bounds are analysed beside an answer whose engine has proved one for any algorithm itself: on more that takes seconds.
-_MOST_ANALYSED = 128
 # Sizes of a range of bounds are this far apart at most.
 _STEP = 4.0
 
@@ -235,11 +233,10 @@ def with_own_bound(physical: ScopedBound, synthesis: Synthesis) -> tuple[ScopedB
 
 
 def _physical_bound(synthesis: Synthesis) -> ScopedBound:
-    """Bound for any algorithm on links and ports: by analysis, or on many ranks what the engine has proved itself, if it is for any."""
+    """Bound for any algorithm on links and ports: the engine's own, or by analysis where that is for some chunks or a sketch."""
     schedule, own = synthesis.schedule, synthesis.bound
     collective, origin = schedule.collective, schedule.origin
-    is_free = origin is None or origin.holds_for == ANY_ALGORITHM
-    if is_free and schedule.topology.num_ranks > _MOST_ANALYSED:
+    if origin is None or origin.holds_for == ANY_ALGORITHM:
         return ScopedBound(Scope.PHYSICAL, own.time_us, own.reason, ANY_ALGORITHM)
     size_bytes = schedule_size(schedule)
     analysis = analyse(schedule.topology, collective.kind, collective.root, [size_bytes], neutral_profile())

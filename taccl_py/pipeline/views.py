@@ -26,6 +26,9 @@ from taccl_py.verify.any_size import verify_any
 
 # The engine that also searches on the machine as protocols see it, and its part of the time for the machine itself.
 _VIEWED_ENGINE, _OWN_SHARE = "auto", 0.6
+# Time that must be left for such searches, as a part of what the search on the machine itself took, which they do not undercut by far.
+# Guess: a search that keeps to its part of the time leaves two thirds of it.
+_LEAST_LEFT = 0.4
 
 
 def search(
@@ -51,9 +54,11 @@ def search(
     if profile is None or profile.is_neutral or demand.sketch is not None or engine_name != _VIEWED_ENGINE:
         return engine(demand, options, events)
     limits = options.limits
-    over = limits.countdown()
+    over, deadline = limits.countdown(), limits.deadline()
     own = replace(options, limits=limits.within(limits.seconds * _OWN_SHARE))
     synthesis = engine(demand, own, events)
+    if deadline.left < _LEAST_LEFT * (limits.seconds - deadline.left):
+        return synthesis
     views = likely_views(
         lambda size: synthesis.bound.time_us * max(1.0, size / demand.size_bytes),
         demand.topology, profile, demand.kind, demand.size_bytes,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl_py.errors import PackageMissing
-from taccl_py.work import count_work
+from taccl_py.solvers.counted import optimum
 
 FloatArray = NDArray[np.float64]
 
@@ -100,15 +100,7 @@ class ColumnProgram:
 
     def solve(self) -> MasterSolution:
         """Optimum over the columns so far; every share needs at least one."""
-        self._highs.run()
-        iterations = self._highs.getInfo().simplex_iteration_count
-        count_work("linear", max(0, iterations) * (self._highs.getNumRow() + self._highs.getNumCol()))
-        status = self._highs.getModelStatus()
-        if status != self._optimal:
-            raise ValueError(
-                f"HiGHS ended a program that has an optimum with {self._highs.modelStatusToString(status)}"
-            )
-        solution = self._highs.getSolution()
+        solution = optimum(self._highs, self._optimal)
         duals = np.array(solution.row_dual)
         values = np.array(solution.col_value)
         prices = np.maximum(0.0, -duals[self._shares :])

@@ -24,7 +24,7 @@ Over = Callable[[], bool]
 # Signals with which the user, a cluster's scheduler or a closed terminal asks a program to end.
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Time after the limit that running work may take to come to its end: a part of it, and so many seconds at least.
-_GRACE, _LEAST_GRACE_SECONDS = 0.25, 2.0
+_GRACE, _LEAST_GRACE_SECONDS = 0.25, 1.0
 # Work that may go into what is better to lower, as a part of a search's.
 _LOWERING = 0.4
 

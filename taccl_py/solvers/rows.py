@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl_py.errors import PackageMissing
+from taccl_py.solvers.counted import optimum
 from taccl_py.solvers.sparse import Coefficients
-from taccl_py.work import count_work
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -86,15 +86,7 @@ class RowProgram:
 
     def solve(self) -> RowSolution:
         """Optimum with the rows so far."""
-        self._highs.run()
-        iterations = self._highs.getInfo().simplex_iteration_count
-        count_work("linear", max(0, iterations) * (self._highs.getNumRow() + self._highs.getNumCol()))
-        status = self._highs.getModelStatus()
-        if status != self._optimal:
-            raise ValueError(
-                f"HiGHS ended a program that has an optimum with {self._highs.modelStatusToString(status)}"
-            )
-        solution = self._highs.getSolution()
+        solution = optimum(self._highs, self._optimal)
         duals, values = np.array(solution.row_dual), np.array(solution.col_value)
         prices, worth = np.maximum(0.0, -duals[: self._resources]), np.maximum(0.0, duals[self._resources :])
         total = float(prices.sum())
