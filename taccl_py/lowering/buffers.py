@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from taccl_py.collective import Buffer, Collective, Kind
+from taccl_py.collective import Buffer, Kind
 from taccl_py.errors import LoweringError
+from taccl_py.lowering.subject import CellCollective
 from taccl_py.runtimes import LEGACY, Runtime
 
 _ONE_SHARD = frozenset({Kind.GATHER, Kind.SCATTER})
@@ -34,7 +35,7 @@ class BufferSizes:
         Whether input and output must both be declared with all chunks of the loop (`Runtime.checks_chunk_counts`).
     """
 
-    collective: Collective
+    collective: CellCollective
     instances: int
     exact: bool
 

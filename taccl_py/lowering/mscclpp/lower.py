@@ -19,6 +19,7 @@ from taccl_py.lowering.mscclpp.switch import SwitchCut, switch_gpus
 from taccl_py.lowering.mscclpp.tasks import Places, TaskStream, make_tasks
 from taccl_py.lowering.mscclpp.wiring import Wiring, wire_up
 from taccl_py.lowering.plan import PACKETS, SIMPLE, Plan, PlanBlock, PlanGpu, emit_plan
+from taccl_py.lowering.subject import CellSchedule
 from taccl_py.runtimes import MSCCLPP
 from taccl_py.schedule.ir import Schedule
 
@@ -70,7 +71,7 @@ class LoweredPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class _PlanParts:
+class PlanParts:
     """Threadblocks of all ranks, and what they were made of."""
 
     stream: TaskStream
@@ -119,14 +120,18 @@ def lower_plan(schedule: Schedule, options: PlanOptions) -> LoweredPlan:
 
 def _message_gpus(schedule: Schedule, options: PlanOptions, in_place: bool) -> tuple[PlanGpu, ...]:
     """Programs of all ranks that carry out the messages of a schedule."""
-    geometry = BufferSizes(schedule.collective, options.instances, exact=False)
-    draft = _settle(schedule, Places(geometry, in_place))
     collective = schedule.collective
+    draft = settle(schedule, Places(BufferSizes(collective, options.instances, exact=False), in_place))
+    return gpus_of(draft, (collective.input_chunks * options.instances, collective.output_chunks * options.instances))
+
+
+def gpus_of(draft: PlanParts, chunks: tuple[int, int]) -> tuple[PlanGpu, ...]:
+    """Programs of all ranks, whose inputs and outputs have so many chunks."""
     return tuple(
         PlanGpu(
             rank=rank,
-            input_chunks=collective.input_chunks * options.instances,
-            output_chunks=collective.output_chunks * options.instances,
+            input_chunks=chunks[0],
+            output_chunks=chunks[1],
             scratch_chunks=draft.stream.scratch_cells[rank],
             peers={
                 kind: tuple(wire.other.rank if wire.one.rank == rank else wire.one.rank for wire in wires)
@@ -161,8 +166,14 @@ def _sizes(options: PlanOptions, counted: int, longest: int) -> tuple[int, int]:
     return least, most
 
 
-def _settle(schedule: Schedule, places: Places) -> _PlanParts:
-    """Draft until everything fits."""
+def settle(schedule: CellSchedule, places: Places) -> PlanParts:
+    """Draft until everything fits.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept.
+    """
     staged: frozenset[int] = frozenset()
     parts: dict[Post, int] = {}
     stream = make_tasks(schedule, places, staged)
@@ -178,7 +189,7 @@ def _settle(schedule: Schedule, places: Places) -> _PlanParts:
             continue
         wiring = wire_up(stream, posts, signals, schedule.topology.node_of)
         ranks = range(schedule.collective.num_ranks)
-        draft = _PlanParts(stream, wiring, tuple(emit_blocks(rank, stream, posts, signals, wiring) for rank in ranks))
+        draft = PlanParts(stream, wiring, tuple(emit_blocks(rank, stream, posts, signals, wiring) for rank in ranks))
         for rank, blocks in enumerate(draft.blocks):
             require_threadblocks(rank, len(blocks))
         crowded = dict(_too_large(draft))
@@ -194,7 +205,7 @@ def _settle(schedule: Schedule, places: Places) -> _PlanParts:
     )
 
 
-def _too_large(draft: _PlanParts) -> Iterator[tuple[Post, int]]:
+def _too_large(draft: PlanParts) -> Iterator[tuple[Post, int]]:
     """Yield threadblocks that must be cut, and into how many at least."""
     totals: dict[Post, int] = {}
     over: set[Post] = set()
