@@ -38,7 +38,7 @@ _UNREAD_VALUE = ("buffer-name", "number-format", "number-range", "step-type")
 _CONSEQUENCE = ("deadlock", "missing-counterpart", "race")
 _DEMAND_FORMATS = ("taccl-demand", DEMAND_SCHEDULE_FORMAT)
 # What taccl synth lowers a demand to.
-DEMAND_FILES = ("plan.json",)
+DEMAND_FILES = ("plan.json", "algorithm.xml")
 _RANK_OF_RULE = {
     **dict.fromkeys(_UNREAD_TEXT, -2),
     **dict.fromkeys(_UNREAD_VALUE, -1),
@@ -196,6 +196,7 @@ def _verify_against(path: Path, demand: Path) -> list[dict[str, Any]]:
 def _verify_one_against(file: Path, asked: DataDemand, demand: Path) -> dict[str, Any]:
     from taccl_py.schedule.demand_files import read_demand_schedule
     from taccl_py.verify.demand import verify_demand_schedule
+    from taccl_py.verify.msccl import verify_program
     from taccl_py.verify.mscclpp import is_plan, verify_plan
 
     try:
@@ -205,6 +206,10 @@ def _verify_one_against(file: Path, asked: DataDemand, demand: Path) -> dict[str
             blocks = format_count(verdict.facts.max_threadblocks, "threadblock")
             facts = f"plan for {MSCCLPP.name}, {verdict.facts.num_ranks} ranks, {blocks} a GPU, for {demand}"
             return _result(file, verdict.violations, facts, verdict.notes, verdict.unsupported)
+        if not _is_json(file, text):
+            checked = verify_program(text, LEGACY, demand=asked)
+            facts = f"XML for {LEGACY.name}, {asked.num_ranks} ranks, for {demand}"
+            return _result(file, checked.violations, facts, checked.notes, checked.unsupported)
         schedule = read_demand_schedule(text, str(file))
     except InputError as error:
         return _unread(file, error)

@@ -22,6 +22,7 @@ from taccl_py.cli.options import (
 from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.jsonio import format_of, read_text, write_all, write_atomically
 from taccl_py.lowering.program import Program
+from taccl_py.runtimes import LEGACY
 from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT, GROUP_FORMAT, read_schedule
 from taccl_py.schedule.ir import Schedule
 from taccl_py.units import format_count, format_gap, format_size, format_time
@@ -93,7 +94,8 @@ class _Written:
 def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **values: Any) -> None:  # fmt: skip
     """Lower SCHEDULE (a schedule.json) to MSCCL XML, to an execution plan (JSON) for MSCCL++, to traces, or to channels.
 
-    The schedule of a demand is lowered to a plan, whose ranks have buffers of the demand's lengths.
+    The schedule of a demand is lowered to a plan, whose ranks have buffers of the demand's lengths, or to XML for legacy MSCCL (--runtime
+    legacy), which takes it as a custom collective. Other runtimes never select a file for one.
 
     A group schedule (of taccl replicate) is lowered rank by rank, and never written down as a whole. A file of one rank (--rank) has
     empty entries for the other ranks, which a runtime passes over; the rank's limits are tested, and that its peers agree with it.
@@ -209,7 +211,10 @@ def _lower_demand(schedule: DemandSchedule, target: str, values: dict[str, Any])
 
 
 def _demand_facts(made: DemandProgram) -> tuple[dict[str, Any], str]:
-    facts, summary = _plan_facts(made.program)
+    if isinstance(made.program, Program):
+        facts, summary = _facts(made.program, LEGACY.name), _summary(made.program)
+    else:
+        facts, summary = _plan_facts(made.program)
     return {**facts, "unit_bytes": made.unit_bytes}, f"{summary}, chunks of {made.unit_bytes} bytes"
 
 

@@ -96,7 +96,7 @@ class Flags:
     out_of_place: bool
 
 
-def placement_flags(placement: CallPlacement, runtime: Runtime, kind: Kind) -> Flags:
+def placement_flags(placement: CallPlacement, runtime: Runtime, kind: Kind | None) -> Flags:
     """Return the placements that a program is for; the legacy runtime knows one of them for each file.
 
     Raises
@@ -104,6 +104,8 @@ def placement_flags(placement: CallPlacement, runtime: Runtime, kind: Kind) -> F
     LoweringError
         If the runtime has no such calls.
     """
+    if kind is None:
+        return Flags(False, True)  # the buffers of a demand lie apart
     if runtime.name == LEGACY.name:
         # This runtime reads the one attribute `inplace`, and takes no AllToAll in place.
         if kind is Kind.ALLTOALL and placement is CallPlacement.IN_PLACE:

@@ -51,7 +51,9 @@ class DemandCells:
     inputs, outputs
         For every rank the number of each cell that it holds or wants; neighbours have consecutive numbers.
     extents
-        For every rank, by buffer and number, where the cell lies.
+        For every rank, by buffer and number, where the cell lies; empty where cells are units.
+    input_chunks, output_chunks
+        As many numbers as there are of the longest buffer.
     """
 
     num_ranks: int
@@ -63,6 +65,8 @@ class DemandCells:
     inputs: tuple[dict[int, int], ...]
     outputs: tuple[dict[int, int], ...]
     extents: tuple[dict[Buffer, dict[int, CellExtent]], ...]
+    input_chunks: int
+    output_chunks: int
 
     kind = None
     chunks_per_rank = 1
@@ -72,16 +76,6 @@ class DemandCells:
     def num_chunks(self) -> int:
         """Number of cells."""
         return len(self.wanted)
-
-    @cached_property
-    def input_chunks(self) -> int:
-        """Numbers of the longest input."""
-        return max((1 + max(numbers.values(), default=-1) for numbers in self.inputs), default=0)
-
-    @cached_property
-    def output_chunks(self) -> int:
-        """Numbers of the longest output."""
-        return max((1 + max(numbers.values(), default=-1) for numbers in self.outputs), default=0)
 
     def input_address(self, chunk: int, rank: int) -> Address | None:
         """Where a rank holds a cell, or its summand; None if it does not."""
@@ -208,6 +202,9 @@ def unit_cells(schedule: DemandSchedule, unit_bytes: int) -> DemandCellSchedule:
         for rank, offset in piece.wants:
             outputs[rank][number] = offset
     cells = _cells(demand, pieces, unit_bytes, inputs, outputs, [{} for _ in inputs])
+    # Runtimes that count in units count both buffers like the longest one of all.
+    longest = longest_buffer_bytes(demand) // unit_bytes
+    cells = replace(cells, input_chunks=longest, output_chunks=longest)
     messages = []
     for message in schedule.messages:
         carried = tuple(cell for chunk in message.chunks for cell in range(first_of[chunk], first_of[chunk + 1]))
@@ -280,7 +277,13 @@ def _cells(
         inputs=tuple(inputs),
         outputs=tuple(outputs),
         extents=tuple(extents),
+        input_chunks=_longest(inputs),
+        output_chunks=_longest(outputs),
     )
+
+
+def _longest(numbers: Iterable[dict[int, int]]) -> int:
+    return max((1 + max(of_rank.values(), default=-1) for of_rank in numbers), default=0)
 
 
 def _finished(schedule: DemandSchedule, cells: DemandCells, messages: Iterable[Message]) -> DemandCellSchedule:

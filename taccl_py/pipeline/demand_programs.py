@@ -7,10 +7,14 @@ from dataclasses import dataclass
 
 from taccl_py.demand import DataDemand
 from taccl_py.errors import LoweringError, require_verdict
+from taccl_py.lowering.demand_xml import lower_demand_program
+from taccl_py.lowering.msccl_xml import emit_xml
 from taccl_py.lowering.mscclpp.demand import lower_demand_plan
 from taccl_py.lowering.plan import Plan
-from taccl_py.runtimes import MSCCLPP, RUNTIMES
+from taccl_py.lowering.program import Program
+from taccl_py.runtimes import LEGACY, MSCCLPP, RUNTIMES
 from taccl_py.schedule.for_demand import DemandSchedule
+from taccl_py.verify.msccl import verify_program
 from taccl_py.verify.mscclpp import verify_plan
 
 
@@ -21,14 +25,14 @@ class DemandProgram:
     Attributes
     ----------
     program
-        For MSCCL++ a plan.
+        For MSCCL++ a plan, else for XML.
     text
         What is written to a file.
     unit_bytes
         Bytes of one of its chunks.
     """
 
-    program: Plan
+    program: Plan | Program
     text: str
     unit_bytes: int
 
@@ -66,7 +70,19 @@ def demand_to_plan(schedule: DemandSchedule, demand: DataDemand, name: str | Non
     return DemandProgram(lowered.plan, lowered.text, max(*demand.input_bytes, *demand.output_bytes) // longest)
 
 
-DEMAND_TARGETS = (DemandTarget(MSCCLPP.name, "plan.json", demand_to_plan),)
+def demand_to_xml(schedule: DemandSchedule, demand: DataDemand, name: str | None = None) -> DemandProgram:
+    """XML for legacy MSCCL, as a custom collective; for the parameters and errors see `demand_to_plan`."""
+    program = lower_demand_program(schedule, LEGACY, name)
+    text = emit_xml(program, LEGACY)
+    verdict = verify_program(text, LEGACY, demand=demand)
+    require_verdict("algorithm.xml", verdict.violations, verdict.unsupported)
+    return DemandProgram(program, text, max(*demand.input_bytes, *demand.output_bytes) // program.num_chunks_per_loop)
+
+
+DEMAND_TARGETS = (
+    DemandTarget(MSCCLPP.name, "plan.json", demand_to_plan),
+    DemandTarget(LEGACY.name, "algorithm.xml", demand_to_xml),
+)
 
 
 def refuse_runtime(runtime: str) -> LoweringError:

@@ -43,7 +43,13 @@ def test_every_verb_takes_a_demand(capsys, tmp_path, mine):
     done = synth(capsys, "full:4", mine, "-o", out, "--json")
     assert done.code == 0, done
     assert list(done.json) == KEYS
-    assert sorted(path.name for path in out.iterdir()) == ["demand.json", "plan.json", "schedule.json", "summary.json"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "algorithm.xml",
+        "demand.json",
+        "plan.json",
+        "schedule.json",
+        "summary.json",
+    ]
     assert done.json["makespan_us"] >= run_here(capsys, "bound", "full:4", mine, "--json").json["bound_us"]
     assert run_here(capsys, "check", out, out / "demand.json").code == 0
     assert "for " in run_here(capsys, "check", out, "--demand", mine).out

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 
 from taccl_py.collective import Buffer
 from taccl_py.demand import DataDemand
-from taccl_py.verify.msccl.findings import Findings, place
+from taccl_py.runtimes import CUSTOM, Runtime
+from taccl_py.verify.msccl.findings import Findings, place, quoted
 from taccl_py.verify.msccl.geometry import Region
+from taccl_py.verify.msccl.grammar import AlgoElement
+from taccl_py.verify.msccl.operations import KernelProgram
 from taccl_py.verify.msccl.semantics import WRONG, Contents, RunSetting
 
 # Numbers of the cells of a rank's buffer from an offset in bytes on, for so many bytes.
@@ -68,6 +71,73 @@ class DemandMeaning:
                 cells = cells_of(rank, Buffer.OUTPUT, at, chunk.size_bytes)
                 wanted.update({(rank, cell): value for cell, value in zip(cells, values, strict=True)})
         return DemandMeaning(demand, {cell: root(cell) for cell in parents}, wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class DemandUnits:
+    """A demand in the chunks of a file, which all are of one size.
+
+    Attributes
+    ----------
+    meaning
+        The demand in chunks.
+    lengths
+        Of every rank's input and output, in chunks; the file counts all as long as the longest.
+    """
+
+    meaning: DemandMeaning
+    lengths: tuple[dict[Buffer, int], ...]
+
+    def check_places(self, plan: KernelProgram, findings: Findings) -> None:
+        """Report steps that reach beyond buffers of the demand."""
+        for operation in plan.operations:
+            block = plan.blocks[operation.block]
+            for address in (*operation.reads, *operation.writes):
+                length = self.lengths[block.gpu].get(address.buffer)
+                end = address.offset + operation.step.count
+                if length is not None and end > length:
+                    what = f"{address.buffer}[{address.offset}..{end - 1}] ends after the {length} chunks of that buffer; keep inside"
+                    where = place(block.gpu, block.id, operation.step.index)
+                    findings.violation(where, "outside-buffer", what, fatal=True)
+
+
+def fit_units(algorithm: AlgoElement, runtime: Runtime, demand: DataDemand, findings: Findings) -> DemandUnits | None:
+    """Demand in the chunks of a file; None, with the reason, if that is not for it."""
+    chunks, longest = algorithm.num_chunks_per_loop, max(*demand.input_bytes, *demand.output_bytes)
+    if algorithm.collective != CUSTOM or CUSTOM not in runtime.collectives.values():
+        what = f"coll={quoted(algorithm.collective)} for {runtime.title}; only a file of legacy MSCCL with coll={CUSTOM!r} is for a demand"
+        findings.violation("", "collective", what, fatal=True)
+    if algorithm.placed_in:
+        what = 'a demand has buffers apart, and the file is in place; write inplace="0"'
+        findings.violation("", "placement", what, fatal=True)
+    if algorithm.num_ranks != demand.num_ranks:
+        what = f"the file is for {algorithm.num_ranks} ranks, and the demand has {demand.num_ranks}"
+        findings.violation("", "rank-count", what, fatal=True)
+    if chunks < 1 or longest % chunks:
+        what = f"the longest buffer of the demand has {longest} bytes, no multiple of nchunksperloop={chunks}"
+        findings.violation("", "chunks-per-loop", what, fatal=True)
+    if findings.broken:
+        return None
+    unit_bytes = longest // chunks
+    ends = [at for chunk in demand.chunks for group in (*chunk.terms, chunk.wants) for _, at in group]
+    ends += [chunk.size_bytes for chunk in demand.chunks]
+    if unit_bytes % demand.element_bytes or any(end % unit_bytes for end in ends):
+        what = f"chunks of {unit_bytes} bytes do not begin and end where those of the demand do"
+        findings.violation("", "chunks-per-loop", what, fatal=True)
+        return None
+    largest = algorithm.max_bytes - 1 if runtime.max_bytes_exclusive else algorithm.max_bytes
+    if not algorithm.min_bytes <= longest <= largest:
+        what = f"it is for {algorithm.min_bytes} to {largest} bytes, and the longest buffer of the demand has {longest}"
+        findings.violation("", "size-range", what)
+
+    def cells_of(_rank: int, _buffer: Buffer, offset_bytes: int, size_bytes: int) -> range:
+        return range(offset_bytes // unit_bytes, (offset_bytes + size_bytes) // unit_bytes)
+
+    lengths = tuple(
+        {Buffer.INPUT: given // unit_bytes, Buffer.OUTPUT: wanted // unit_bytes}
+        for given, wanted in zip(demand.input_bytes, demand.output_bytes, strict=True)
+    )
+    return DemandUnits(DemandMeaning.of(demand, cells_of), lengths)
 
 
 class DemandContents(Contents):
