@@ -37,11 +37,12 @@ _FORMATS = ("html", "md", "png", "svg")
 @click.option("--title", default="", help="Heading; default: what the results are.")
 @json_option  # fmt: skip
 def report(results: tuple[Path, ...], output: Path, form: str | None, as_json: bool, **values: Any) -> None:
-    """Make a report of RESULTS: schedule files, folders of taccl synth (also with --sizes), catalogues of taccl sweep.
+    """Make a report of RESULTS: schedule files, folders of taccl synth (also with --sizes, also of demands), catalogues of taccl sweep.
 
     The HTML page is one file that needs no network: time, bandwidth and gap at every size, the machine with the load of its
     links, a timeline to zoom into with the critical path, the path of every chunk, and tables. The files of a portfolio (--sizes)
-    are one line, the best at every size; where a summary has times under a runtime profile they come first. Pages need the extra "report"
+    are one line, the best at every size; where a summary has times under a runtime profile they come first. Demands have sizes of
+    their own and no figure over sizes. Pages need the extra "report"
     (pip install '.[report]'), and so do pictures; Markdown does not.
 
     \b
