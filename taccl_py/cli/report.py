@@ -84,7 +84,8 @@ def report(results: tuple[Path, ...], output: Path, form: str | None, as_json: b
 def _title(items: Sequence[Item], sweeps: Sequence[SizeSweep]) -> str:
     """Heading of several algorithms: what they do where that is one thing, and how many they are."""
     files = "files of a portfolio" if all(item.portfolio for item in items) else "algorithms"
-    return f"{sweeps[0].title}: {len(items)} {files}" if len(sweeps) == 1 else f"{len(items)} {files}"
+    is_one_thing = len(sweeps) == 1 and not any(item.is_demand for item in items)
+    return f"{sweeps[0].title}: {len(items)} {files}" if is_one_thing else f"{len(items)} {files}"
 
 
 def _renamed(items: list[Item]) -> list[Item]:

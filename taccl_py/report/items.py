@@ -69,6 +69,11 @@ class Item:
     asked: str = ""
 
     @property
+    def is_demand(self) -> bool:
+        """True if the schedule is that of a demand."""
+        return isinstance(self.schedule, DemandSchedule)
+
+    @property
     def size_bytes(self) -> float | None:
         """Size of the collective, or all bytes that a demand has to bring somewhere; None on a machine whose costs are per chunk."""
         return (
@@ -98,13 +103,6 @@ class Item:
         if isinstance(self.schedule, DemandSchedule):
             return self.schedule.demand.describe_chunk(chunk)
         return self.schedule.collective.describe_chunk(chunk)
-
-    @property
-    def num_steps(self) -> int:
-        """Number of steps."""
-        if isinstance(self.schedule, DemandSchedule):
-            return 1 + max(self.schedule.step_of, default=-1)
-        return self.schedule.num_steps
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -348,5 +346,5 @@ def title_of(item: Item) -> str:
     """Heading of an item."""
     topology, size = item.schedule.topology, item.size_bytes
     what = f"{item.what} on {topology.name}, {topology.num_ranks} ranks"
-    to_deliver = " to deliver" if isinstance(item.schedule, DemandSchedule) else ""
+    to_deliver = " to deliver" if item.is_demand else ""
     return f"{what}, {format_size(size)}{to_deliver}" if size is not None else what

@@ -144,7 +144,7 @@ def summary_cells(item: Item) -> list[str]:
         format_gap(relative_gap(schedule.makespan_us, bound_us)) if bound_us else "",
         format_rate(schedule.algbw_gbps) if schedule.algbw_gbps is not None else "",
         format_rate(busbw) if busbw is not None else "",
-        str(item.num_steps),
+        str(schedule.num_steps),
         origin.engine if origin else "",
         origin.status if origin else "",
     ]
