@@ -22,7 +22,7 @@ from taccl_py.cli.options import (
     make_degradation,
 )
 from taccl_py.cli.progress import watched
-from taccl_py.errors import InputError, InvalidArtifact, Violation
+from taccl_py.errors import InputError, InvalidArtifact, LoweringError, Violation
 from taccl_py.jsonio import canonical_json, format_of, read_text, write_all
 from taccl_py.report.tables import SUMMARY_FORMAT, print_table
 from taccl_py.solvers.limits import Limits
@@ -30,6 +30,7 @@ from taccl_py.solvers.limits import Limits
 if TYPE_CHECKING:
     from taccl_py.demand import DataDemand
     from taccl_py.demand.reshard import Resharding
+    from taccl_py.schedule.for_demand import DemandSchedule
     from taccl_py.topology.model import Topology
 
 _T = TypeVar("_T")
@@ -83,7 +84,7 @@ def bound_demand(values: dict[str, Any], *, as_json: bool) -> None:
     "--output",
     type=OUTPUT,
     default=None,
-    help="Directory for schedule.json, demand.json, boxes.json and summary.json, or one schedule.json.",
+    help="Directory for schedule.json, demand.json, boxes.json, summary.json and the programs that runtimes take, or one schedule.json.",
 )
 @degradation_options
 @json_option  # fmt: skip
@@ -181,7 +182,8 @@ def _require_output(output: Path | None) -> None:
         return
     if output.suffix == ".xml":
         raise InputError(
-            "a demand has a schedule and no MSCCL XML; name a directory, or a file ending in .json", path=str(output)
+            "is one file, and of a demand the schedule is written too; name a directory, or a schedule ending in .json",
+            path=str(output),
         )
     if output.suffix == ".json" and output.is_dir():
         raise InputError("is a directory; name a file, or a directory without .json", path=str(output))
@@ -222,6 +224,7 @@ def _search(
         answer = synthesize_demand(topology, demand, limits, events)
     facts = demand_record(answer)
     texts: dict[Path, str] = {}
+    programs: list[dict[str, Any]] = []
     if output is not None:
         schedule = write_demand_schedule(answer.schedule)
         if output.suffix == ".json":
@@ -232,13 +235,39 @@ def _search(
                 texts[output / "boxes.json"] = canonical_json(
                     [{"low": list(box.low), "high": list(box.high)} for box in resharding.boxes]
                 )
+            if not values.get("only_schedule"):
+                programs = _programs(answer.synthesis.schedule, demand, output, texts)
+            facts["programs"] = programs
             names = [*(path.name for path in texts), "summary.json"]
             texts[output / "summary.json"] = canonical_json({"format": SUMMARY_FORMAT, **facts, "files": names})
         write_all(texts)
-    result = {**facts, "files": [str(path) for path in texts]}
+    result = {**facts, "programs": programs, "files": [str(path) for path in texts]}
     if as_json:
         echo_json(result)
         return
     print_table(demand_table(result))
     for path in texts:
         click.echo(f"wrote {path}", err=True)
+    for program in programs:
+        if program["refused"] is not None:
+            click.echo(f"note: no {program['file']}: {program['refused']}", err=True)
+
+
+def _programs(
+    schedule: DemandSchedule, demand: DataDemand, output: Path, texts: dict[Path, str]
+) -> list[dict[str, Any]]:
+    """Lower for every runtime that takes demands; what it cannot do is told, and the schedule is there in any case."""
+    from taccl_py.pipeline.demand_programs import DEMAND_TARGETS
+
+    found = []
+    for target in DEMAND_TARGETS:
+        record: dict[str, Any] = {"runtime": target.runtime, "file": target.file, "unit_bytes": None, "refused": None}
+        try:
+            made = target.lower(schedule, demand, None)
+        except LoweringError as error:
+            record["refused"] = str(error)
+        else:
+            texts[output / target.file] = made.text
+            record["unit_bytes"] = made.unit_bytes
+        found.append(record)
+    return found
