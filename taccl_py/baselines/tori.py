@@ -1,4 +1,4 @@
-"""What one would run on a routed torus: rings in both directions, recursive doubling, Swing.
+"""Rings in both directions, recursive doubling and Swing on routed tori, which one would run there.
 
 Each along all dimensions, every part of the data beginning with another one, either with all sums whole or with none.
 """
