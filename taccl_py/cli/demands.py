@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
-from taccl_py.answer import Ended
-from taccl_py.api.policy import budget
+from taccl_py.api.policy import DEMAND_LIMIT_S, budget
 from taccl_py.cli.asked import make_asked_demand, refuse_others
 from taccl_py.cli.options import (
     OUTPUT,
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from taccl_py.topology.model import Topology
 
 _T = TypeVar("_T")
-# Seconds of effort normal.
-DEMAND_LIMIT_S = 4.0
 # Messages of a schedule up to which its programs are made at once.
 _MOST_LOWERED = 1000
 _MACHINE = ("topology", "collective", "nodes", "ranks", "missing", "slow", "missing_ports", "slow_ports", "as_json")
@@ -252,7 +249,6 @@ def _search(
     from taccl_py.pipeline.demands import synthesize_demand
     from taccl_py.report.demands import demand_record, demand_table
     from taccl_py.schedule.demand_files import write_demand_schedule
-    from taccl_py.synthesis.engine import Proof
 
     stop = threading.Event()
     limits = budget(
@@ -260,12 +256,11 @@ def _search(
     )
     with watched(stop, values.get("progress")) as events:
         answer = synthesize_demand(topology, demand, limits, events)
-    ended = Ended.of(limits, is_proved=answer.synthesis.proof is not Proof.FEASIBLE)
-    facts = {**demand_record(answer), "ended": str(ended)}
+    facts = demand_record(answer)
     texts: dict[Path, str] = {}
     programs: list[dict[str, Any]] = []
     if output is not None:
-        schedule = write_demand_schedule(answer.synthesis.schedule)
+        schedule = write_demand_schedule(answer.schedule)
         if output.suffix == ".json":
             texts = {output: schedule}
         else:

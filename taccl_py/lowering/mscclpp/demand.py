@@ -16,7 +16,7 @@ from taccl_py.lowering.buffers import BufferSizes
 from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.demand_cells import CellExtent, coarsest_unit_bytes, finest_unit_bytes, part_cells
 from taccl_py.lowering.mscclpp.limits import beyond
-from taccl_py.lowering.mscclpp.lower import LoweredPlan, gpus_of, settle
+from taccl_py.lowering.mscclpp.lower import LoweredPlan, PlanOptions, gpus_of, settle
 from taccl_py.lowering.mscclpp.tasks import Places, TaskKind, TaskStream
 from taccl_py.lowering.plan import Operation, Plan, PlanBlock, PlanGpu, emit_plan
 from taccl_py.runtimes import CUSTOM, MSCCLPP
@@ -44,7 +44,7 @@ def lower_demand_plan(schedule: DemandSchedule, name: str | None = None) -> Lowe
     """
     _require_type(schedule.demand)
     cells = part_cells(schedule, _unit_bytes(schedule.demand))
-    draft = settle(cells, Places(BufferSizes(cells.collective, 1, exact=False), in_place=False))
+    draft = settle(cells, Places(BufferSizes(cells.collective, 1, exact=False), in_place=False), PlanOptions())
     extents: _Extents = [dict(of_rank) for of_rank in cells.collective.extents]
     for of_rank, scratch in zip(extents, _scratch_extents(draft.stream, cells.collective.extents), strict=True):
         of_rank[Buffer.SCRATCH] = scratch
