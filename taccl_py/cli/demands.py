@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from taccl_py.topology.model import Topology
 
 _T = TypeVar("_T")
-# Messages of a schedule up to which its programs are made at once.
-_MOST_LOWERED = 1000
 _MACHINE = ("topology", "collective", "nodes", "ranks", "missing", "slow", "missing_ports", "slow_ports", "as_json")
 _FORMULA = ("counts", "skew", "dtype", "size", "seed")
 _SYNTH = (*_MACHINE, *_FORMULA, "effort", "time_limit", "output", "progress", "only_schedule")
@@ -297,9 +295,9 @@ def _programs(
     for target in DEMAND_TARGETS:
         record: dict[str, Any] = {"runtime": target.runtime, "file": target.file, "unit_bytes": None, "refused": None}
         found.append(record)
-        if len(schedule.messages) > _MOST_LOWERED:
+        if len(schedule.messages) > target.most_messages:
             record["refused"] = (
-                f"more than {_MOST_LOWERED} messages, whose program takes longer than the search; taccl lower makes it of the schedule"
+                f"more than {target.most_messages} messages, whose program takes longer than the search; taccl lower makes it of the schedule"
             )
             continue
         try:

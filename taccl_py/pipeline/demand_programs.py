@@ -39,11 +39,12 @@ class DemandProgram:
 
 @dataclass(frozen=True, slots=True)
 class DemandTarget:
-    """A runtime that takes demands: its name, the name of the file, and what makes that."""
+    """A runtime that takes demands: its name, the name of the file, what makes that, and up to how many messages in seconds."""
 
     runtime: str
     file: str
     lower: Callable[[DemandSchedule, DataDemand, str | None], DemandProgram]
+    most_messages: int
 
 
 def demand_to_plan(schedule: DemandSchedule, demand: DataDemand, name: str | None = None) -> DemandProgram:
@@ -80,8 +81,8 @@ def demand_to_xml(schedule: DemandSchedule, demand: DataDemand, name: str | None
 
 
 DEMAND_TARGETS = (
-    DemandTarget(MSCCLPP.name, "plan.json", demand_to_plan),
-    DemandTarget(LEGACY.name, "algorithm.xml", demand_to_xml),
+    DemandTarget(MSCCLPP.name, "plan.json", demand_to_plan, 1000),
+    DemandTarget(LEGACY.name, "algorithm.xml", demand_to_xml, 5000),
 )
 
 

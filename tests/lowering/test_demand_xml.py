@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl_py.errors import LoweringError
+from taccl_py.execute.demand import compare_outputs, draw_inputs
 from taccl_py.lowering.demand_xml import lower_demand_program
 from taccl_py.lowering.msccl_xml import emit_xml
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
@@ -12,6 +13,7 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.demands import solve_demand
 from taccl_py.verify.msccl import verify_program
 from tests.demand.cases import MIXED, demand_of, demands, full, hosts, ring, scaled, switch
+from tests.lowering.on_data import ProgramOnData
 
 
 def program_of(demand, machine):
@@ -21,10 +23,14 @@ def program_of(demand, machine):
 @settings(max_examples=8, deadline=None)
 @given(demand=demands(8), machine=st.sampled_from([full, ring, switch]))
 def test_random_demands_are_lowered_to_xml_that_meets_them(demand, machine):
-    text = emit_xml(program_of(demand, machine(demand.num_ranks)), LEGACY)
-    verdict = verify_program(text, LEGACY, demand=demand)
+    program = program_of(demand, machine(demand.num_ranks))
+    verdict = verify_program(emit_xml(program, LEGACY), LEGACY, demand=demand)
     assert not verdict.violations
     assert not verdict.unsupported
+    for seed in range(3):
+        inputs = draw_inputs(demand, seed)
+        outputs = ProgramOnData(program, demand, inputs, seed).run()
+        assert compare_outputs(demand, inputs, outputs, range(demand.num_ranks)) == (0, "")
 
 
 def test_all_count_in_units_of_the_greatest_common_divisor():
