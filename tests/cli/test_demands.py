@@ -260,3 +260,31 @@ def test_show_names_the_critical_path_of_a_demand(capsys, tmp_path):
     assert done[0]["dst"] == done[1]["src"]
     assert done[0]["end_us"] == done[1]["start_us"]
     assert "critical path, 2 messages" in run_here(capsys, "show", tmp_path / "out" / "schedule.json").out
+
+
+@pytest.mark.slow
+def test_counts_and_reshardings_become_programs_too(capsys, tmp_path):
+    counts = tmp_path / "counts.csv"
+    counts.write_text("0,32,0,8\n16,0,0,0\n8,8,8,8\n0,0,64,0\n")
+    assert synth(capsys, "full:4", "alltoallv", "--counts", counts, "--dtype", "bf16", "-o", tmp_path / "a").code == 0
+    words = ("--shape", "64x64", "--from", "0-3:4:S0", "--to", "0-3:4:S1", "-o", tmp_path / "b", "--effort", "quick")
+    assert run_here(capsys, "reshard", "full:4", *words).code == 0
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        assert {"plan.json", "algorithm.xml"} <= {path.name for path in folder.iterdir()}
+        assert run_here(capsys, "check", folder).code == 0
+
+
+@pytest.mark.slow
+def test_lower_says_who_takes_a_demand_and_who_does_not(capsys, tmp_path, mine):
+    out = tmp_path / "schedule.json"
+    assert synth(capsys, "full:4", mine, "-o", out).code == 0
+    for runtime in ("executor", "rccl"):
+        done = run_here(capsys, "lower", out, "--runtime", runtime, "-o", tmp_path / "x.xml")
+        assert done.code == 5
+        assert "would never use one; lower it for mscclpp or legacy" in done.sentence
+    for words in (("--runtime", "legacy"), ("--to", "mscclpp-json")):
+        assert run_here(capsys, "lower", out, *words, "-o", tmp_path / "x").code == 0
+        assert run_here(capsys, "check", tmp_path / "x", "--demand", mine).code == 0
+    done = run_here(capsys, "lower", out, "--instances", "2", "-o", tmp_path / "x.xml")
+    assert done.code == 2
+    assert "--instances: is for the eight collectives" in done.sentence

@@ -146,7 +146,7 @@ def _kind_of(plan: Plan, findings: Findings) -> Kind | None:
         kind = parse_kind(plan.collective)
     except InputError:
         if plan.collective == CUSTOM:
-            what = "the plan is for a demand, which it does not say; name that with --demand"
+            what = "the plan is for a demand, which it does not say; taccl check FILE --demand my.json verifies it"
             findings.unsupported("", "collective", what)
             return None
         if plan.collective in MSCCLPP.other_collectives:
