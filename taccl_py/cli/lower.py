@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from taccl_py.cli.asked import refuse_others
 from taccl_py.cli.lower_targets import CHAKRA, OTHER_TARGETS, lower_to, refuse_network_option
 from taccl_py.cli.options import (
     SIZE,
@@ -22,7 +23,8 @@ from taccl_py.cli.options import (
 from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.jsonio import format_of, read_text, write_all, write_atomically
 from taccl_py.lowering.program import Program
-from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
+from taccl_py.runtimes import LEGACY
+from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT, GROUP_FORMAT, read_schedule
 from taccl_py.schedule.ir import Schedule
 from taccl_py.units import format_count, format_gap, format_size, format_time
 
@@ -30,11 +32,15 @@ if TYPE_CHECKING:
     from taccl_py.lowering.mscclpp import PlanOptions
     from taccl_py.lowering.plan import Plan
     from taccl_py.pipeline.deliver import Lowered
+    from taccl_py.pipeline.demand_programs import DemandProgram
     from taccl_py.pipeline.in_network import SwitchPlan
     from taccl_py.profiles.model import RuntimeProfile
+    from taccl_py.schedule.for_demand import DemandSchedule
     from taccl_py.schedule.group import GroupSchedule
 
 _XML, _PLAN = "msccl-xml", "mscclpp-json"
+# Parameters that mean something for the schedule of a demand.
+_OF_DEMANDS = ("schedule", "output", "target", "name", "runtime", "as_json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,9 @@ class _Written:
 def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **values: Any) -> None:  # fmt: skip
     """Lower SCHEDULE (a schedule.json) to MSCCL XML, to an execution plan (JSON) for MSCCL++, to traces, or to channels.
 
+    The schedule of a demand is lowered to a plan, whose ranks have buffers of the demand's lengths, or to XML for legacy MSCCL (--runtime
+    legacy), which takes it as a custom collective. Other runtimes never select a file for one.
+
     A group schedule (of taccl replicate) is lowered rank by rank, and never written down as a whole. A file of one rank (--rank) has
     empty entries for the other ranks, which a runtime passes over; the rank's limits are tested, and that its peers agree with it.
 
@@ -139,8 +148,12 @@ def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **va
         )
     _refuse_plan_options(target, values)
     text = read_text(schedule)
-    subject: Schedule | GroupSchedule
-    if format_of(text, str(schedule)) == GROUP_FORMAT:
+    subject: Schedule | GroupSchedule | DemandSchedule
+    stated = format_of(text, str(schedule))
+    if stated == DEMAND_SCHEDULE_FORMAT:
+        subject = _read_demand_schedule(text, schedule)
+        written = _lower_demand(subject, target, values)
+    elif stated == GROUP_FORMAT:
         subject = _read_group(text, schedule, target, values)
         written = _lower_group(subject, values)
     else:
@@ -186,6 +199,48 @@ def _write_other(target: str, schedule: Schedule, output: Path, values: dict[str
     click.echo(f"wrote {output}: {made.summary}", err=True)
     if made.note:
         click.echo(made.note, err=True)
+
+
+def _read_demand_schedule(text: str, path: Path) -> DemandSchedule:
+    """The schedule of a demand that the verifier accepts."""
+    from taccl_py.schedule.demand_files import read_demand_schedule
+    from taccl_py.verify.demand import verify_demand_schedule
+
+    refuse_others(_OF_DEMANDS, f"that of {path}")
+    schedule = read_demand_schedule(text, str(path))
+    violations = verify_demand_schedule(schedule)
+    if violations:
+        raise InvalidArtifact(str(path), violations)
+    return schedule
+
+
+def _lower_demand(schedule: DemandSchedule, target: str, values: dict[str, Any]) -> _Written:
+    """Program of the schedule of a demand, for what takes one."""
+    from taccl_py.api.policy import chosen_runtime
+    from taccl_py.pipeline.demand_programs import DEMAND_TARGETS, refuse_runtime
+    from taccl_py.runtimes import MSCCLPP
+
+    if target in OTHER_TARGETS:
+        raise InputError(
+            f"{target} is for the eight collectives, and this is the schedule of a demand; write --to {_PLAN}",
+            path="command line",
+            field="--to",
+        )
+    runtime = MSCCLPP.name if target == _PLAN else chosen_runtime(values["runtime"], schedule.topology).name
+    found = next((one for one in DEMAND_TARGETS if one.runtime == runtime), None)
+    if found is None:
+        raise refuse_runtime(runtime)
+    made = found.lower(schedule, schedule.demand, values["name"])
+    facts, summary = _demand_facts(made)
+    return _Written(made.text, facts, summary)
+
+
+def _demand_facts(made: DemandProgram) -> tuple[dict[str, Any], str]:
+    if isinstance(made.program, Program):
+        facts, summary = _facts(made.program, LEGACY.name), _summary(made.program)
+    else:
+        facts, summary = _plan_facts(made.program)
+    return {**facts, "unit_bytes": made.unit_bytes}, f"{summary}, chunks of {made.unit_bytes} bytes"
 
 
 def _read_group(text: str, path: Path, target: str, values: dict[str, Any]) -> GroupSchedule:

@@ -20,6 +20,7 @@ from taccl_py.lowering.mscclpp.switch import SwitchCut, switch_gpus
 from taccl_py.lowering.mscclpp.tasks import Places, TaskStream, make_tasks
 from taccl_py.lowering.mscclpp.wiring import Wiring, wire_up
 from taccl_py.lowering.plan import PACKETS, SIMPLE, Plan, PlanBlock, PlanGpu, emit_plan
+from taccl_py.lowering.subject import CellSchedule
 from taccl_py.runtimes import MSCCLPP
 from taccl_py.schedule.ir import Schedule
 
@@ -77,7 +78,7 @@ class LoweredPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class _PlanParts:
+class PlanParts:
     """Threadblocks of all ranks, and what they were made of."""
 
     stream: TaskStream
@@ -139,14 +140,18 @@ def lower_plan(schedule: Schedule, options: PlanOptions) -> LoweredPlan:
 def _message_gpus(schedule: Schedule, options: PlanOptions, in_place: bool) -> tuple[PlanGpu, ...]:
     """Programs of all ranks that carry out the messages of a schedule."""
     instances = 1 if options.loop_bytes else options.instances  # in loops they are made afterwards
-    geometry = BufferSizes(schedule.collective, instances, exact=False)
-    draft = _settle(schedule, Places(geometry, in_place), options)
     collective = schedule.collective
+    draft = settle(schedule, Places(BufferSizes(collective, instances, exact=False), in_place), options)
+    return gpus_of(draft, (collective.input_chunks * instances, collective.output_chunks * instances))
+
+
+def gpus_of(draft: PlanParts, chunks: tuple[int, int]) -> tuple[PlanGpu, ...]:
+    """Programs of all ranks, whose inputs and outputs have so many chunks."""
     return tuple(
         PlanGpu(
             rank=rank,
-            input_chunks=collective.input_chunks * instances,
-            output_chunks=collective.output_chunks * instances,
+            input_chunks=chunks[0],
+            output_chunks=chunks[1],
             scratch_chunks=draft.stream.scratch_cells[rank],
             peers={
                 kind: tuple(wire.other.rank if wire.one.rank == rank else wire.one.rank for wire in wires)
@@ -181,8 +186,14 @@ def _sizes(options: PlanOptions, counted: int, longest: int) -> tuple[int, int]:
     return least, most
 
 
-def _settle(schedule: Schedule, places: Places, options: PlanOptions) -> _PlanParts:
-    """Draft until everything fits."""
+def settle(schedule: CellSchedule, places: Places, options: PlanOptions) -> PlanParts:
+    """Draft until everything fits.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept.
+    """
 
     def tasks(staged: frozenset[int]) -> TaskStream:
         stream = make_tasks(schedule, places, staged)
@@ -206,7 +217,7 @@ def _settle(schedule: Schedule, places: Places, options: PlanOptions) -> _PlanPa
             continue
         wiring = wire_up(stream, posts, signals, schedule.topology.node_of)
         ranks = range(schedule.collective.num_ranks)
-        draft = _PlanParts(stream, wiring, tuple(emit_blocks(rank, stream, posts, signals, wiring) for rank in ranks))
+        draft = PlanParts(stream, wiring, tuple(emit_blocks(rank, stream, posts, signals, wiring) for rank in ranks))
         for rank, blocks in enumerate(draft.blocks):
             require_threadblocks(rank, len(blocks))
         crowded = dict(_too_large(draft))
@@ -222,7 +233,7 @@ def _settle(schedule: Schedule, places: Places, options: PlanOptions) -> _PlanPa
     )
 
 
-def _too_large(draft: _PlanParts) -> Iterator[tuple[Post, int]]:
+def _too_large(draft: PlanParts) -> Iterator[tuple[Post, int]]:
     """Yield threadblocks that must be cut, and into how many at least."""
     totals: dict[Post, int] = {}
     over: set[Post] = set()
