@@ -12,7 +12,7 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.damage.healing import healed
 from taccl_py.synthesis.damage.params import PARAMS
-from taccl_py.synthesis.damage.reweigh import reweighed
+from taccl_py.synthesis.damage.reweigh import WeighedPlan, weighed_plans
 from taccl_py.synthesis.engine import Demand, Events
 from taccl_py.synthesis.templates.fitting import fitted
 from taccl_py.topology.model import Topology
@@ -50,39 +50,48 @@ def mended_schedules(demand: Demand, bound: Bound, limits: Limits, events: Event
     deadline = limits.deadline()
     wanted = replace(demand, topology=whole, chunks_per_rank=None, size_bytes=demand.size_bytes * _more(demand, whole))
     seeking = limits.within(PARAMS.whole_part * deadline.left)
-    plans = writer(wanted, bound, seeking, Events())
+    # Of many plans one that is not the fastest there may be so here.
+    plans = writer(wanted, replace(bound, time_us=0.0), seeking, Events())
     found: list[Schedule] = []
-    for plan in _fastest(plans):
-        left = limits.within(deadline.left)
-        if found and left.countdown()():
-            break
-        schedule = _mended(plan, demand, left)
+    for plan in _promising(plans, demand, limits.within(deadline.left)):
+        schedule = _cut(plan, limits.within(deadline.left))
         if schedule is not None:
             found.append(schedule)
             if schedule.makespan_us <= min(each.makespan_us for each in found):
                 events.incumbent(schedule.makespan_us)
-            if bound.is_reached_by(schedule.makespan_us):
-                break
+        if found and (bound.is_reached_by(found[-1].makespan_us) or limits.within(deadline.left).countdown()()):
+            break
     return found
 
 
-def _fastest(plans: Sequence[Schedule]) -> list[Schedule]:
-    """The plans that are nearly as fast as the best one."""
+def _promising(plans: Sequence[Schedule], demand: Demand, limits: Limits) -> list[WeighedPlan]:
+    """Plans of the whole machine with weights, those that should be fastest on the damaged one."""
+    over = limits.within(PARAMS.weighing_part * limits.seconds).countdown()
     ordered = sorted(plans, key=lambda plan: (plan.makespan_us, len(plan.messages)))
     # Those that take exactly as long are mostly one plan with other numbers of chunks.
     different = {plan.makespan_us: plan for plan in reversed(ordered)}
-    return [different[us] for us in sorted(different) if us <= PARAMS.plan_factor * min(different)][: PARAMS.most_plans]
+    found: list[WeighedPlan] = []
+    for us in sorted(different):
+        if us <= PARAMS.plan_factor * min(different):
+            found += weighed_plans(different[us], demand, limits)
+        if found and over():
+            break
+    return sorted(found, key=lambda plan: plan.time_us)[: PARAMS.most_plans]
 
 
-def _mended(plan: Schedule, demand: Demand, limits: Limits) -> Schedule | None:
-    """A plan of the whole machine on the damaged one, in the fewest chunks that are about as good as any number."""
-    tried = list(reweighed(plan, demand, limits))
-    least_us = min((time_us for time_us, _ in tried), default=0.0)
-    for time_us, fitting in tried:
-        if time_us <= least_us * (1 + PARAMS.least_gain):
-            schedule = fitted(demand, fitting, limits.countdown())
-            if schedule is not None:
-                return schedule
+def _cut(plan: WeighedPlan, limits: Limits) -> Schedule | None:
+    """The plan in the fewest chunks that are about as good as any number."""
+    over = limits.countdown()
+    tried = []
+    for each in plan.cuts():
+        tried.append(each)
+        if over():
+            break
+    limit_us = min((time_us for time_us, _ in tried), default=0.0) * (1 + PARAMS.least_gain)
+    for time_us, messages in tried:
+        schedule = fitted(plan.demand, messages, over) if time_us <= limit_us else None
+        if schedule is not None:
+            return schedule
     return None
 
 

@@ -15,8 +15,10 @@ class Params:
         Where one in so many pairs of places of two nodes is linked, all are taken to have been. Guess.
     whole_part
         Part of the time in which plans of the whole machine are sought. Guess.
+    weighing_part
+        Part of the rest in which they are weighed; what is left is for writing out. Guess.
     most_plans
-        Plans of the whole machine that are fitted to the damaged one, the fastest ones first. Guess.
+        Plans with weights that are written out, the fastest ones first. Guess.
     plan_factor
         Plans that take so many times as long as the best one are left out. Guess.
     most_ranks_avoided
@@ -37,6 +39,7 @@ class Params:
 
     completed_part: int = 2
     whole_part: float = 0.6
+    weighing_part: float = 0.4
     most_plans: int = 2
     plan_factor: float = 1.1
     most_ranks_avoided: int = 16

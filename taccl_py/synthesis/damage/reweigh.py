@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -20,7 +20,7 @@ from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import dispatch_untimed, time_untimed
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.damage.params import PARAMS
-from taccl_py.synthesis.damage.routes import Block, Damage, Exchange
+from taccl_py.synthesis.damage.routes import Damage, Exchange, PlanBlock
 from taccl_py.synthesis.damage.weights import PlanPart, best_weights
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplatePlan
@@ -28,14 +28,41 @@ from taccl_py.synthesis.uneven import usable_counts
 from taccl_py.units import BYTES_PER_MB
 
 
-def reweighed(plan: Schedule, demand: Demand, limits: Limits) -> Iterator[tuple[float, TemplatePlan]]:
-    """The plan on a damaged machine with the weights that promise most, cut ever finer, and about how long each takes.
+@dataclass(frozen=True)
+class WeighedPlan:
+    """A plan on a damaged machine, with weights.
+
+    Attributes
+    ----------
+    damage
+        The plan, whose chunks may be of another size than the demand's, and the machine.
+    parts
+        Parts of its blocks with their weights.
+    demand
+        What is wanted, on the machine as it is.
+    time_us
+        About how long it takes in few chunks.
+    """
+
+    damage: Damage
+    parts: list[_WeighedPart]
+    demand: Demand
+    time_us: float
+
+    def cuts(self) -> Iterator[tuple[float, TemplatePlan]]:
+        """The plan in ever more chunks, and about how long each takes."""
+        for count in _counts(self.damage.plan.collective, self.demand, len(self.parts)):
+            cut = _Cut.of(self.damage, self.parts, count)
+            yield cut.time_us(self.demand), cut.plan()
+
+
+def weighed_plans(plan: Schedule, demand: Demand, limits: Limits) -> Iterator[WeighedPlan]:
+    """A plan of the whole machine on a damaged one, with weights of several sorts.
 
     Parameters
     ----------
     plan
-        Schedule on the whole machine, of a collective other than a ReduceScatter or Reduce, which are others backwards. Its chunks may be
-        of another size.
+        Schedule on the whole machine, of a collective other than a ReduceScatter or Reduce, which are others backwards.
     demand
         What is wanted, on the machine as it is.
     limits
@@ -46,33 +73,16 @@ def reweighed(plan: Schedule, demand: Demand, limits: Limits) -> Iterator[tuple[
     PackageMissing
         If highspy is not installed.
     """
-    over = limits.countdown()
     damage = Damage(plan, demand.topology)
-    wanted = demand.chunks_per_rank
-    counts = usable_counts(demand) if wanted is None else (wanted,)
-    best: tuple[float, list[_WeighedPart]] | None = None
-    for weighed in _weighings(damage, limits):
-        count = next(_counts(plan.collective, counts, len(weighed)), None)
-        if count is None:
-            continue
-        cut = _Cut.of(damage, weighed, count)
-        time_us = cut.time_us(demand)
-        if best is None or time_us < best[0]:
-            best = time_us, weighed
-        if over():
-            break
-    if best is None:
-        return
-    chosen = best[1]
-    for count in _counts(plan.collective, counts, len(chosen)):
-        cut = _Cut.of(damage, chosen, count)
-        yield cut.time_us(demand), cut.plan()
-        if over():
-            break
+    for parts in _weighings(damage, limits):
+        count = next(_counts(plan.collective, demand, len(parts)), None)
+        if count is not None:
+            yield WeighedPlan(damage, parts, demand, _Cut.of(damage, parts, count).time_us(demand))
 
 
-def _counts(collective: Collective, counts: Sequence[int], parts: int) -> Iterator[int]:
+def _counts(collective: Collective, demand: Demand, parts: int) -> Iterator[int]:
     """Numbers of chunks per rank for which parts have some chunks each, and ever more of them, up to what can be written down."""
+    counts = usable_counts(demand) if demand.chunks_per_rank is None else (demand.chunks_per_rank,)
     per_rank = collective.chunks_per_rank
     ranks = collective.num_chunks // per_rank
     least = max(1, PARAMS.chunks_of_part * parts // ranks)
@@ -93,13 +103,36 @@ def _weighings(damage: Damage, limits: Limits) -> Iterator[list[_WeighedPart]]:
         weighed = _weighed(damage, limits, exchanging=exchanging, by_load=by_load)
         if weighed is not None:
             yield weighed
+            if exchanging:
+                yield _in_turns(weighed)
+
+
+def _in_turns(weighed: Sequence[_WeighedPart]) -> list[_WeighedPart]:
+    """Parts with the same weights on average, where each block goes one way as a whole: fewer messages, none of which wait for each other."""
+    by_block: defaultdict[PlanBlock, list[_WeighedPart]] = defaultdict(list)
+    for part in weighed:
+        by_block[part.block].append(part)
+    owed: defaultdict[tuple[int, ...], defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
+    found = []
+    for block in sorted(
+        by_block, key=lambda block: (block.messages[:1], block.chunks[0])
+    ):  # messages are in order of time
+        parts = by_block[block]
+        debts = owed[tuple(part.order for part in parts)]
+        for part in parts:
+            debts[part.order] += part.amount
+        total = sum(part.amount for part in parts)
+        chosen = max(parts, key=lambda part: debts[part.order])
+        debts[chosen.order] -= total
+        found.append(replace(chosen, amount=total))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class _WeighedPart:
     """Part of a block: how much of it goes with which exchange, in chunks of the plan; and the class that has this weight."""
 
-    block: Block
+    block: PlanBlock
     exchange: Exchange
     amount: float
     order: int
@@ -122,7 +155,7 @@ def _in_proportion(damage: Damage) -> list[_WeighedPart] | None:
 
 def _weighed(damage: Damage, limits: Limits, *, exchanging: bool, by_load: bool) -> list[_WeighedPart] | None:
     """All parts of all blocks with their amounts."""
-    columns: dict[tuple[object, ...], list[tuple[Block, Exchange]]] = defaultdict(list)
+    columns: dict[tuple[object, ...], list[tuple[PlanBlock, Exchange]]] = defaultdict(list)
     for block in damage.blocks:
         key = _class_of(damage, block, by_load=by_load)
         for number, exchange in enumerate([{}, *(damage.exchanges(block) if exchanging else ())]):
@@ -156,7 +189,7 @@ def _weighed(damage: Damage, limits: Limits, *, exchanging: bool, by_load: bool)
     ]
 
 
-def _class_of(damage: Damage, block: Block, *, by_load: bool) -> tuple[object, ...]:
+def _class_of(damage: Damage, block: PlanBlock, *, by_load: bool) -> tuple[object, ...]:
     """Blocks that meet the same damage have one weight, or only those that load it alike."""
     if not by_load:
         met = {i for i in block.messages if damage.plan.messages[i].link in damage.changed}
@@ -182,7 +215,7 @@ def _class_of(damage: Damage, block: Block, *, by_load: bool) -> tuple[object, .
     return block.group, tuple(sorted((left or uses).items()))
 
 
-def _loads_us(damage: Damage, members: Sequence[tuple[Block, Exchange]], row: dict[int, int]) -> dict[int, float]:
+def _loads_us(damage: Damage, members: Sequence[tuple[PlanBlock, Exchange]], row: dict[int, int]) -> dict[int, float]:
     """Time that the blocks of a class keep each resource busy; new resources get a row."""
     found: defaultdict[int, float] = defaultdict(float)
     topology = damage.topology
@@ -258,10 +291,10 @@ class _Cut:
                 together[number, link] += chunks
             first, last = self.damage.detours(part.block, part.exchange) or (None, None)
             if first is not None:
-                start = min(plan.messages[number].start_us for number, _ in route)
+                start = min((plan.messages[number].start_us for number, _ in route), default=0.0)
                 found.append(UntimedMessage(first, chunks, start - self._detour_us(first, part), start))
             if last is not None:
-                end = max(plan.messages[number].end_us for number, _ in route)
+                end = max((plan.messages[number].end_us for number, _ in route), default=0.0)
                 found.append(UntimedMessage(last, chunks, end, end + self._detour_us(last, part)))
         for (number, link), carried in together.items():
             message = plan.messages[number]

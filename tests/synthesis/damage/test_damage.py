@@ -21,6 +21,8 @@ MIB = 1 << 20
 LIMITS = Limits(seconds=60, workers=1)
 NIC_GONE = Degradation(missing_ports=("node 1 ib1 *",))
 NIC_SLOW = Degradation(slow_ports=(SlowPort("node 1 ib1 *", 0.5),))
+NODE_SLOW = Degradation(slow_ports=(SlowPort("node 0 *", 0.5),))
+LINK_GONE = Degradation(missing=(LinkChoice(0, 2),))
 KINDS = (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.BROADCAST, Kind.ALLTOALL)
 
 
@@ -109,7 +111,7 @@ def test_weights_that_decide_nothing_are_even():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("damage", [NIC_GONE, NIC_SLOW, Degradation(slow_ports=(SlowPort("node 0 *", 0.5),))])
+@pytest.mark.parametrize("damage", [NIC_GONE, NIC_SLOW, NODE_SLOW, LINK_GONE])
 def test_mended_schedules_are_right(damage, kind):
     topology = degraded(cluster(2, 4), damage)
     schedule, bound = mended(topology, kind, MIB)
