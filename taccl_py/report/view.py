@@ -107,12 +107,12 @@ def plan_record(plan: Plan, kind: str, topology: Topology | None, timeline: Time
 
 
 def _plan_gpu(gpu: PlanGpu) -> dict[str, Any]:
-    names = Counter(operation.name for block in gpu.blocks for operation in block.operations)
+    names = Counter(operation.name for block in gpu.blocks for operation in block.all_operations)
     return {
         "rank": gpu.rank,
         "threadblocks": len(gpu.blocks),
         "operations": names.total(),
-        "longest": max((len(block.operations) for block in gpu.blocks), default=0),
+        "longest": max((block.num_operations for block in gpu.blocks), default=0),
         "scratch_chunks": gpu.scratch_chunks,
         "puts": sum(names[one] for one in ("put", "pws", "pwsf", "ppkt", "rppkt", "gstore")),
         "sums": sum(names[one] for one in ("re", "repkt", "glres")),

@@ -17,13 +17,13 @@ MINE = {
     "ranks": 4,
     "dtype": "float32",
     "chunks": [
-        {"bytes": 3000, "holds": [0, 1], "wants": [2, 3]},
-        {"bytes": 1000, "adds": [0, 1], "wants": [3]},
+        {"bytes": 3008, "holds": [0, 1], "wants": [2, 3]},
+        {"bytes": 1008, "adds": [0, 1], "wants": [3]},
     ],
 }
 KEYS = [
     "demand", "collective", "topology", "num_ranks", "num_nodes", "chunks", "dtype", "total_bytes", "engine", "found_by", "seed",
-    "status", "makespan_us", "bound_us", "bound_reason", "gap", "algbw_gbps", "messages", "ended", "files",
+    "status", "makespan_us", "bound_us", "bound_reason", "gap", "algbw_gbps", "messages", "ended", "programs", "files",
 ]  # fmt: skip
 
 
@@ -44,7 +44,13 @@ def test_every_verb_takes_a_demand(capsys, tmp_path, mine):
     done = synth(capsys, "full:4", mine, "-o", out, "--json")
     assert done.code == 0, done
     assert list(done.json) == KEYS
-    assert sorted(path.name for path in out.iterdir()) == ["demand.json", "schedule.json", "summary.json"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "algorithm.xml",
+        "demand.json",
+        "plan.json",
+        "schedule.json",
+        "summary.json",
+    ]
     assert done.json["makespan_us"] >= run_here(capsys, "bound", "full:4", mine, "--json").json["bound_us"]
     assert run_here(capsys, "check", out, out / "demand.json").code == 0
     assert "for " in run_here(capsys, "check", out, "--demand", mine).out
@@ -138,7 +144,7 @@ def test_a_resharding_says_which_boxes_its_chunks_are(capsys, tmp_path):
         (("synth", "full:4", "alltoall", "--skew", "zipf:1"), "has equal chunks"),
         (("synth", "full:4", "alltoallv", "--skew", "zipf:1", "--engine", "greedy"), "--engine"),
         (("synth", "full:4", "alltoallv", "--skew", "zipf:1", "--root", "1"), "--root"),
-        (("synth", "full:4", "alltoallv", "--skew", "zipf:1", "-o", "a.xml"), "no MSCCL XML"),
+        (("synth", "full:4", "alltoallv", "--skew", "zipf:1", "-o", "a.xml"), "the schedule is written too"),
         (("synth", "full:4", "alltoallv", "--skew", "zipf:1", "--dtype", "float8"), "--dtype"),
         (("synth", "full:4", "sendrecv", "--skew", "zipf:1"), "no skew"),
         (("synth", "full:4", "nosuch.json"), "there is no such file"),
