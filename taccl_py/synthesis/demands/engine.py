@@ -98,7 +98,7 @@ def solve_demand(
                 events.incumbent(last_us)
             if over():
                 break
-        if best is not None and (over() or bound.is_reached_by(best.makespan_us)):
+        if best is not None and (over() or best.makespan_us <= bound.time_us * (1 + PARAMS.enough_gap)):
             break
     return DemandSynthesis.of(best or DemandSchedule(topology, demand, ()), bound, finder, limits.seed)
 

@@ -31,6 +31,8 @@ class Params:
         Messages of a flood times links that are looked at for each. Guess.
     least_step
         Part of the time that a plan with more pieces has to gain. Guess.
+    enough_gap
+        Part of the bound above it within which the search ends. Guess.
     many_messages
         Messages of which only one order is tried. Guess.
     most_matched
@@ -55,6 +57,7 @@ class Params:
     floods: tuple[int, ...] = (1, 2, 4, 6, 8)
     most_flooded: int = 2_000_000
     least_step: float = 1e-6
+    enough_gap: float = 5e-4
     many_messages: int = 50_000
     most_matched: int = 16
     longest: tuple[float, ...] = (1.0, 1 / 16, 1 / 64)
