@@ -79,9 +79,13 @@ class TorusMethod:
     @property
     def name(self) -> str:
         """Names of its patterns, and the steps that exchange."""
-        names = dict.fromkeys(patterns[0].name for patterns in self.directions[0])
         exchanged = f", {self.exchanged} exchanged" if self.exchanged else ""
-        return " then ".join(names) + exchanged + (", one direction" if self.goes_one_direction else "")
+        return " then ".join(self.pattern_names) + exchanged + (", one direction" if self.goes_one_direction else "")
+
+    @property
+    def pattern_names(self) -> tuple[str, ...]:
+        """Names of its patterns in the order in which a part goes through them."""
+        return tuple(dict.fromkeys(patterns[0].name for patterns in self.directions[0]))
 
     @property
     def goes_one_direction(self) -> bool:
