@@ -178,11 +178,25 @@ def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **va
 
 
 def _refuse_plan_options(target: str, values: dict[str, Any]) -> None:
+    from taccl_py.lowering.plan import SIMPLE
+    from taccl_py.runtimes import MSCCLPP
+
     for field in ("group", "loop"):
         asked = values["loop_bytes" if field == "loop" else field] is not None
         if asked and (target != _PLAN or values["switch"]):
             what = "plans by switch have instances alone" if target == _PLAN else f"only {_PLAN} has these"
             raise InputError(f"{what}; leave it out", path="command line", field=f"--{field}")
+    loop_bytes = values["loop_bytes"]
+    if loop_bytes is None:
+        return
+    if values["group"] is not None or values["protocol"] not in ("auto", SIMPLE):
+        what = (
+            f"loops are of signals (--protocol {SIMPLE}) and not of groups, but of --instances; leave it or those out"
+        )
+        raise InputError(what, path="command line", field="--loop")
+    if not loop_bytes or loop_bytes % MSCCLPP.alignment_bytes:
+        what = f"found {loop_bytes} bytes; write a multiple of {MSCCLPP.alignment_bytes}"
+        raise InputError(what, path="command line", field="--loop")
 
 
 def _write_other(target: str, schedule: Schedule, output: Path, values: dict[str, Any], *, as_json: bool) -> None:

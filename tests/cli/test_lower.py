@@ -344,3 +344,34 @@ def test_a_machine_that_is_no_network_is_refused_and_can_go_without(taccl, refus
     record = taccl("lower", "rings.json", "--to", "chakra", "--no-network", "-o", "out", "--json").json
     assert record["network"] is None
     assert not (folder / "out" / "network.yml").exists()
+
+
+def test_a_plan_has_groups_and_loops_as_asked(taccl, folder, schedules):
+    (folder / "s.json").write_text(schedules["broadcast"], encoding="utf-8")
+    base = ("lower", "s.json", "--to", "mscclpp-json", "-o", "plan.json")
+    grouped = taccl(*base, "--group", 3, "--json")
+    assert grouped.json["threadblocks"] % 3 == 0
+    assert "tbg_info" in (folder / "plan.json").read_text(encoding="utf-8")
+    assert taccl("check", "plan.json").code == 0
+    assert "3 threadblocks share every operation" in taccl(*base, "--group", 3).err
+    looped = taccl(*base, "--loop", "4KiB", "--instances", 2)
+    assert (looped.code, "loops of 4KiB" in looped.err) == (0, True)
+    assert "pipeline" in (folder / "plan.json").read_text(encoding="utf-8")
+    assert taccl("check", "plan.json").code == 0
+    assert taccl("simulate", "plan.json", "--topology", "ring:3", "--sizes", "64KiB:256KiB").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (["--group", "only mscclpp-json"], ["--group", 2]),
+        (["--loop", "only mscclpp-json"], ["--loop", "4KiB"]),
+        (["--loop", "not of groups"], ["--to", "mscclpp-json", "--loop", "4KiB", "--group", 2]),
+        (["--loop", "of signals"], ["--to", "mscclpp-json", "--loop", "4KiB", "--protocol", "LL"]),
+        (["--loop", "found 100 bytes"], ["--to", "mscclpp-json", "--loop", "100"]),
+        (["--group", "instances alone"], ["--to", "mscclpp-json", "--switch", "--group", 2]),
+    ],
+)
+def test_groups_and_loops_where_they_cannot_be_are_refused(folder, refuse, schedules, words, options):
+    (folder / "s.json").write_text(schedules["broadcast"], encoding="utf-8")
+    refuse(2, words, "lower", "s.json", *options, "-o", "x.out")

@@ -7,7 +7,8 @@ import pytest
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.mscclpp import NodeRails, PlanOptions, lower_plan
-from taccl_py.pipeline.in_network import lower_by_switch, switch_times_us
+from taccl_py.pipeline.in_network import lower_by_switch, switch_runtime_us, switch_times_us
+from taccl_py.profiles.catalog import load_profile, neutral_profile
 from taccl_py.schedule.ir import Schedule
 from taccl_py.synthesis.bounds import DemandBounds
 from taccl_py.topology.catalog import load_topology
@@ -147,3 +148,17 @@ def test_a_root_with_more_other_nodes_than_it_has_port_channels_relays(tmp_path)
 def test_limits_of_the_smallest_cut_are_told():
     with pytest.raises(LoweringError, match="semaphores"):
         lower_by_switch(wanted("ndv5-x2", "allreduce"), PlanOptions(instances=17))
+
+
+def test_under_a_profile_as_many_threadblocks_let_the_switch_work_as_pay():
+    """64 MB: each of 8 owners has 8 MB, which one threadblock of 18 GB/s moves more slowly than the ports at the share of NVLS."""
+    profile, schedule = load_profile("mscclpp-h100"), wanted("ndv5", "allreduce", chunk_bytes=8 * MB)
+    found = lower_by_switch(schedule, PlanOptions(), profile)
+    assert found.options.instances == 2
+    single = lower_by_switch(schedule, PlanOptions(), profile, 1)
+    assert single.options.instances == 1
+    assert found.runtime_us < 0.98 * single.runtime_us
+    assert switch_runtime_us(schedule, PlanOptions(), profile) == found.runtime_us
+    assert switch_runtime_us(schedule, PlanOptions(), neutral_profile()) is None
+    assert switch_runtime_us(wanted("ndv4", "allreduce"), PlanOptions(), profile) is None
+    assert lower_by_switch(schedule, PlanOptions()).runtime_us is None
