@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain, zip_longest
 
 from taccl_py.collective import Kind
 from taccl_py.schedule.ir import Schedule
@@ -70,10 +71,12 @@ def _promising(plans: Sequence[Schedule], demand: Demand, limits: Limits) -> lis
     ordered = sorted(plans, key=lambda plan: (plan.makespan_us, len(plan.messages)))
     # Those that take exactly as long are mostly one plan with other numbers of chunks.
     different = {plan.makespan_us: plan for plan in reversed(ordered)}
+    near = [different[us] for us in sorted(different) if us <= PARAMS.plan_factor * min(different)]
     found: list[WeighedPlan] = []
-    for us in sorted(different):
-        if us <= PARAMS.plan_factor * min(different):
-            found += weighed_plans(different[us], demand, limits)
+    # The simplest weights of all plans first; the time may not be enough for the others.
+    for each in chain.from_iterable(zip_longest(*(weighed_plans(plan, demand, limits) for plan in near))):
+        if each is not None:
+            found.append(each)
         if found and over():
             break
     return sorted(found, key=lambda plan: plan.time_us)[: PARAMS.most_plans]
