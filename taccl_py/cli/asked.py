@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,6 +12,7 @@ from click.core import ParameterSource
 
 from taccl_py.cli.options import ParsedType
 from taccl_py.collective import Kind, parse_kind
+from taccl_py.demand.variable import DEFAULT_SIZE, Variable, variable_of
 from taccl_py.errors import InputError
 from taccl_py.spelling import did_you_mean
 
@@ -20,15 +20,6 @@ if TYPE_CHECKING:
     from taccl_py.demand import DataDemand
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Variable(StrEnum):
-    """Demands by formula whose counts differ."""
-
-    ALLTOALLV = "alltoallv"
-    ALLGATHERV = "allgatherv"
-    REDUCESCATTERV = "reducescatterv"
-    SENDRECV = "sendrecv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +39,15 @@ def parse_asked(text: str) -> AskedDemand:
     InputError
         If it is neither a collective, nor a formula, nor a file's name.
     """
-    word = text.lower().replace("-", "").replace("_", "")
-    if word in tuple(Variable):
-        return AskedDemand(variable=Variable(word))
+    variable = variable_of(text)
+    if variable is not None:
+        return AskedDemand(variable=variable)
     if text.endswith(".json"):
         return AskedDemand(file=Path(text))
     try:
         return AskedDemand(kind=parse_kind(text))
     except InputError:
-        known, hint = (*Kind, *Variable), did_you_mean(word, (*Kind, *Variable))
+        known, hint = (*Kind, *Variable), did_you_mean(text.lower(), (*Kind, *Variable))
         raise InputError(
             f"{text!r} is not a collective; {hint}use one of: {', '.join(known)}, or a demand file (.json)"
         ) from None
@@ -149,61 +140,26 @@ def make_asked_demand(values: dict[str, Any], num_ranks: int) -> DataDemand:
 
 
 def _by_formula(values: dict[str, Any], num_ranks: int) -> DataDemand:
-    from taccl_py.demand import dtype_named
-    from taccl_py.demand.variable import allgatherv, alltoallv, reducescatterv, sendrecv
+    from taccl_py.demand.formula import by_counts, by_skew, dtype_of, read_rows_of
+    from taccl_py.units import parse_size
 
     variable: Variable = values["collective"].variable
     try:
-        dtype = dtype_named(values["dtype"] or ("float32" if variable is Variable.REDUCESCATTERV else "uint8"))
+        dtype = dtype_of(variable, values["dtype"])
     except InputError as error:
         raise InputError(error.what, path="command line", field="--dtype") from None
-    if (values["counts"] is None) == (values["skew"] is None):
+    counts, size = values["counts"], values["size"]
+    if (counts is None) == (values["skew"] is None):
         raise InputError(f"{variable} needs either --counts or --skew", path="command line", field="--counts")
+    if counts is not None and size is not None:
+        raise InputError("goes with --skew; the counts say the size, leave it out", path="command line", field="--size")
     try:
-        if variable is Variable.SENDRECV:
-            return sendrecv(_pairs(values), num_ranks, dtype)
-        rows = _rows(values, num_ranks, dtype)
-        if variable is Variable.ALLTOALLV:
-            _require_ranks(len(rows), num_ranks)
-            return alltoallv(rows, dtype)
-        if len(rows) != 1:
-            raise InputError(f"found {len(rows)} rows; {variable} has one count for each rank")
-        _require_ranks(len(rows[0]), num_ranks)
-        return allgatherv(rows[0], dtype) if variable is Variable.ALLGATHERV else reducescatterv(rows[0], dtype)
+        if counts is not None:
+            return by_counts(variable, read_rows_of(variable, counts), num_ranks, dtype)
+        size = size if size is not None else parse_size(DEFAULT_SIZE)
+        return by_skew(variable, values["skew"], size, num_ranks, dtype, values.get("seed", 0))
     except InputError as error:
         if error.path is not None:
             raise
-        raise InputError(
-            error.what, path=str(values["counts"] or "command line"), field=None if values["counts"] else "--skew"
-        ) from None
-
-
-def _require_ranks(found: int, num_ranks: int) -> None:
-    if found != num_ranks:
-        raise InputError(f"found counts for {found} ranks, and the machine has {num_ranks}")
-
-
-def _pairs(values: dict[str, Any]) -> list[tuple[int, int, int]]:
-    from taccl_py.demand.counts import read_pairs
-
-    if values["counts"] is None:
-        raise InputError("sendrecv has no skew; give its pairs with --counts", path="command line", field="--skew")
-    return read_pairs(values["counts"])
-
-
-def _rows(values: dict[str, Any], num_ranks: int, dtype: str) -> list[list[int]]:
-    """Counts of a file, or of a skew."""
-    from taccl_py.demand import DTYPES
-    from taccl_py.demand.counts import parse_skew, read_counts, zipf_counts
-    from taccl_py.units import parse_size
-
-    if values["counts"] is not None:
-        if values["size"] is not None:
-            raise InputError(
-                "goes with --skew; the counts say the size, leave it out", path="command line", field="--size"
-            )
-        return read_counts(values["counts"])
-    size = values["size"] if values["size"] is not None else parse_size("1MB")
-    elements = size // DTYPES[dtype]
-    rows = zipf_counts(num_ranks, elements, parse_skew(values["skew"]), values.get("seed", 0))
-    return rows if values["collective"].variable is Variable.ALLTOALLV else rows[:1]
+        path, field = ("command line", "--skew") if counts is None else (str(counts), None)
+        raise InputError(error.what, path=path, field=field) from None

@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
-from taccl_py.answer import Ended
-from taccl_py.api.policy import budget
+from taccl_py.api.policy import DEMAND_LIMIT_S, budget
 from taccl_py.cli.asked import make_asked_demand, refuse_others
 from taccl_py.cli.options import (
     OUTPUT,
@@ -23,7 +22,7 @@ from taccl_py.cli.options import (
     make_degradation,
 )
 from taccl_py.cli.progress import watched
-from taccl_py.errors import InputError, InvalidArtifact, Violation
+from taccl_py.errors import InputError, InvalidArtifact, LoweringError, Violation
 from taccl_py.jsonio import canonical_json, format_of, read_text, write_all
 from taccl_py.report.tables import SUMMARY_FORMAT, print_table
 from taccl_py.solvers.limits import Limits
@@ -31,11 +30,14 @@ from taccl_py.solvers.limits import Limits
 if TYPE_CHECKING:
     from taccl_py.demand import DataDemand
     from taccl_py.demand.reshard import Resharding
+    from taccl_py.execute.demand import RunnableDemand
+    from taccl_py.execute.demand_processes import DemandMail
+    from taccl_py.schedule.for_demand import DemandSchedule
     from taccl_py.topology.model import Topology
 
 _T = TypeVar("_T")
-# Seconds of effort normal.
-DEMAND_LIMIT_S = 4.0
+# Messages of a schedule up to which its programs are made at once.
+_MOST_LOWERED = 1000
 _MACHINE = ("topology", "collective", "nodes", "ranks", "missing", "slow", "missing_ports", "slow_ports", "as_json")
 _FORMULA = ("counts", "skew", "dtype", "size", "seed")
 _SYNTH = (*_MACHINE, *_FORMULA, "effort", "time_limit", "output", "progress", "only_schedule")
@@ -86,7 +88,7 @@ def bound_demand(values: dict[str, Any], *, as_json: bool) -> None:
     "--output",
     type=OUTPUT,
     default=None,
-    help="Directory for schedule.json, demand.json, boxes.json and summary.json, or one schedule.json.",
+    help="Directory for schedule.json, demand.json, boxes.json, summary.json and the programs that runtimes take, or one schedule.json.",
 )
 @degradation_options
 @json_option  # fmt: skip
@@ -129,7 +131,27 @@ def is_demand_schedule(file: Path) -> bool:
     return file.suffix == ".json" and format_of(read_text(file), str(file)) == DEMAND_SCHEDULE_FORMAT
 
 
-def run_demand_schedule(file: Path, seed: int, repeats: int, *, as_json: bool) -> None:
+class DemandSession(Protocol):
+    """The ranks that run the schedule of a demand, or one of them."""
+
+    @property
+    def speaks(self) -> bool:
+        """True if this process is the one that reports to the user."""
+
+    def share(self, make: Callable[[], _T]) -> _T:
+        """Return what the first rank makes."""
+
+    def require_ranks(self, plan: RunnableDemand) -> None:
+        """Refuse a schedule for another number of ranks."""
+
+    def mail(self, name: str) -> DemandMail | None:
+        """Messages to the other processes; None where all ranks are in this one."""
+
+    def end_all_at_exit(self, exit_code: int) -> None:
+        """See to it that nobody is left behind."""
+
+
+def run_demand_schedule(session: DemandSession, file: Path, seed: int, repeats: int, *, as_json: bool) -> None:
     """Run the schedule of a demand on data, and compare.
 
     Raises
@@ -137,21 +159,31 @@ def run_demand_schedule(file: Path, seed: int, repeats: int, *, as_json: bool) -
     InputError
         If the file is wrong, or its data do not fit into memory.
     InvalidArtifact
-        If an element is wrong.
+        If an element is wrong, or a rank does not answer.
     """
     from taccl_py.execute.demand import RunnableDemand, draw_inputs, run_demand
+    from taccl_py.execute.demand_processes import run_demand_among
     from taccl_py.report.demands import demand_run_record, demand_run_table
 
-    runnable = RunnableDemand.read(read_text(file), str(file))
+    runnable = session.share(lambda: RunnableDemand.read(read_text(file), str(file)))
+    session.require_ranks(runnable)
+    mail = session.mail(str(file))
+    runs = []
     try:
-        runs = [run_demand(runnable, draw_inputs(runnable.demand, seed + number)) for number in range(repeats)]
+        for number in range(repeats):
+            inputs = draw_inputs(runnable.demand, seed + number)
+            runs.append(run_demand(runnable, inputs) if mail is None else run_demand_among(runnable, inputs, mail))
     except InputError as error:
         raise InputError(error.what, path=str(file)) from None
+    except InvalidArtifact as error:
+        session.end_all_at_exit(error.exit_code)
+        raise
     result = demand_run_record(str(file), runnable, runs)
-    if as_json:
-        echo_json(result)
-    else:
-        print_table(demand_run_table(result))
+    if session.speaks:
+        if as_json:
+            echo_json(result)
+        else:
+            print_table(demand_run_table(result))
     wrong = next((run for run in runs if run.num_wrong), None)
     if wrong is not None:
         raise InvalidArtifact(
@@ -184,7 +216,8 @@ def _require_output(output: Path | None) -> None:
         return
     if output.suffix == ".xml":
         raise InputError(
-            "a demand has a schedule and no MSCCL XML; name a directory, or a file ending in .json", path=str(output)
+            "is one file, and of a demand the schedule is written too; name a directory, or a schedule ending in .json",
+            path=str(output),
         )
     if output.suffix == ".json" and output.is_dir():
         raise InputError("is a directory; name a file, or a directory without .json", path=str(output))
@@ -216,7 +249,6 @@ def _search(
     from taccl_py.pipeline.demands import synthesize_demand
     from taccl_py.report.demands import demand_record, demand_table
     from taccl_py.schedule.demand_files import write_demand_schedule
-    from taccl_py.synthesis.engine import Proof
 
     stop = threading.Event()
     limits = budget(
@@ -224,11 +256,11 @@ def _search(
     )
     with watched(stop, values.get("progress")) as events:
         answer = synthesize_demand(topology, demand, limits, events)
-    ended = Ended.of(limits, is_proved=answer.synthesis.proof is not Proof.FEASIBLE)
-    facts = {**demand_record(answer), "ended": str(ended)}
+    facts = demand_record(answer)
     texts: dict[Path, str] = {}
+    programs: list[dict[str, Any]] = []
     if output is not None:
-        schedule = write_demand_schedule(answer.synthesis.schedule)
+        schedule = write_demand_schedule(answer.schedule)
         if output.suffix == ".json":
             texts = {output: schedule}
         else:
@@ -237,13 +269,44 @@ def _search(
                 texts[output / "boxes.json"] = canonical_json(
                     [{"low": list(box.low), "high": list(box.high)} for box in resharding.boxes]
                 )
+            if not values.get("only_schedule"):
+                programs = _programs(answer.synthesis.schedule, demand, output, texts)
+            facts["programs"] = programs
             names = [*(path.name for path in texts), "summary.json"]
             texts[output / "summary.json"] = canonical_json({"format": SUMMARY_FORMAT, **facts, "files": names})
         write_all(texts)
-    result = {**facts, "files": [str(path) for path in texts]}
+    result = {**facts, "programs": programs, "files": [str(path) for path in texts]}
     if as_json:
         echo_json(result)
         return
     print_table(demand_table(result))
     for path in texts:
         click.echo(f"wrote {path}", err=True)
+    for program in programs:
+        if program["refused"] is not None:
+            click.echo(f"note: no {program['file']}: {program['refused']}", err=True)
+
+
+def _programs(
+    schedule: DemandSchedule, demand: DataDemand, output: Path, texts: dict[Path, str]
+) -> list[dict[str, Any]]:
+    """Lower for every runtime that takes demands; what it cannot do is told, and the schedule is there in any case."""
+    from taccl_py.pipeline.demand_programs import DEMAND_TARGETS
+
+    found = []
+    for target in DEMAND_TARGETS:
+        record: dict[str, Any] = {"runtime": target.runtime, "file": target.file, "unit_bytes": None, "refused": None}
+        found.append(record)
+        if len(schedule.messages) > _MOST_LOWERED:
+            record["refused"] = (
+                f"more than {_MOST_LOWERED} messages, whose program takes longer than the search; taccl lower makes it of the schedule"
+            )
+            continue
+        try:
+            made = target.lower(schedule, demand, None)
+        except LoweringError as error:
+            record["refused"] = str(error)
+        else:
+            texts[output / target.file] = made.text
+            record["unit_bytes"] = made.unit_bytes
+    return found

@@ -23,11 +23,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from taccl_py.collective import Buffer, Kind
 from taccl_py.errors import InputError, LoweringError
-from taccl_py.lowering.actions import RankWork, cut_actions
+from taccl_py.lowering.actions import RankAction, RankWork, cut_actions
 from taccl_py.lowering.assemble import assemble_gpus
 from taccl_py.lowering.attempts import Decisions, ProgramRevision, least_cells_per_operation, loosen, shorten
 from taccl_py.lowering.buffers import BufferSizes, CallPlacement, Flags, placement_flags
+from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.channels import ChannelRules, LinkOrbits, assign_channels
 from taccl_py.lowering.deadlock import FifoModel
 from taccl_py.lowering.dependencies import find_dependencies
@@ -50,6 +52,7 @@ from taccl_py.lowering.protocol import (
 )
 from taccl_py.lowering.scratch import pack_scratch
 from taccl_py.lowering.sequence import sequence_actions
+from taccl_py.lowering.subject import CellSchedule
 from taccl_py.lowering.threadblocks import ThreadblockRules, make_threadblocks
 from taccl_py.runtimes import MAX_COUNT, MAX_NAME, Runtime
 from taccl_py.schedule.ir import Schedule
@@ -134,7 +137,7 @@ class LoweredRank:
 class _LoweringCase:
     """Facts decided before the first attempt and never again, but for the protocol."""
 
-    schedule: Schedule
+    schedule: CellSchedule
     options: LoweringOptions
     flags: Flags
     geometry: BufferSizes
@@ -148,7 +151,7 @@ class _LoweringCase:
         return self.options.runtime.fifo_slots[self.choice.protocol]
 
 
-def lower(schedule: Schedule, options: LoweringOptions) -> Program:
+def lower(schedule: CellSchedule, options: LoweringOptions) -> Program:
     """Make the program that carries out a schedule.
 
     Parameters
@@ -212,12 +215,11 @@ class Lowering:
         See `lower`.
     """
 
-    def __init__(self, schedule: Schedule, options: LoweringOptions, subject: LoweredRank | None = None) -> None:
+    def __init__(self, schedule: CellSchedule, options: LoweringOptions, subject: LoweredRank | None = None) -> None:
         runtime, kind = options.runtime, schedule.collective.kind
         _require_options(options)
-        self.schedule = schedule
         # Ranks that are lowered one by one could not agree on larger chunks.
-        schedule = folded(schedule) if subject is None else schedule
+        schedule = folded(schedule) if subject is None and isinstance(schedule, Schedule) else schedule
         self._name = options.name or default_name(schedule)
         require_name(self._name, kind, runtime)
         self._case = _LoweringCase(
@@ -314,7 +316,7 @@ def _require_options(options: LoweringOptions) -> None:
         )
 
 
-def default_name(schedule: Schedule) -> str:
+def default_name(schedule: CellSchedule) -> str:
     """Name of collective and machine, in signs that a file can hold."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{schedule.collective.kind}-{schedule.topology.name}")[:MAX_NAME]
 
@@ -328,9 +330,26 @@ def _placed(case: _LoweringCase, staged: frozenset[int]) -> _LoweredPlacement:
     if case.subject is not None:
         rules = replace(rules, subject=case.subject.rank, seams=case.subject.seams)
     actions = place_messages(case.schedule, case.events, geometry, rules)
+    if case.schedule.collective.kind is Kind.ALLGATHER and not case.flags.out_of_place:
+        in_chunks = replace(geometry, instances=1)
+        actions = tuple(_in_output(action, in_chunks) for action in actions)
     work = cut_actions(actions, whole_transfers(case.schedule), options.instances)
     work = sequence_actions(work, CellHistory(work.actions, geometry, aliased=aliased))
     return _LoweredPlacement(work, trace_flow(work, case.schedule.makespan_us))
+
+
+def _in_output(action: RankAction, geometry: BufferSizes) -> RankAction:
+    """The same action with its input under its name in the output, as the files that come with runtimes have it in place.
+
+    Both ends of a message then name the same offsets, without which tools that convert such files take none.
+    """
+
+    def named(cells: CellRange | None) -> CellRange | None:
+        if cells is None or cells.buffer is not Buffer.INPUT:
+            return cells
+        return CellRange(Buffer.OUTPUT, cells.first - geometry.input_shift(action.rank), cells.count)
+
+    return action.on(named(action.reads), named(action.writes))
 
 
 def _laid_out(case: _LoweringCase, decisions: Decisions, placed: _LoweredPlacement) -> ProgramRevision:

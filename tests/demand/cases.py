@@ -44,6 +44,13 @@ def hosts(number, gpus=4, gb_per_s=1.25, inside=1e-3):
     return Topology(f"hosts-{number}", "test", tuple(rank // gpus for rank in range(ranks)), ports, links)
 
 
+def irregular():
+    """Five ranks with links of different speed, both ways, and no symmetry."""
+    costs = {(0, 1): 20.0, (1, 2): 40.0, (2, 3): 20.0, (3, 4): 30.0, (4, 0): 20.0, (1, 3): 60.0}
+    links = sorted((*ends, cost) for (a, b), cost in costs.items() for ends in ((a, b), (b, a)))
+    return Topology("irregular", "test", (0,) * 5, (), tuple(Link(a, b, 1.0, cost) for a, b, cost in links))
+
+
 @st.composite
 def demands(draw, most_ranks=6, most_chunks=6):
     """Copies and sums of unequal chunks, with several holders and several ranks that want them."""
@@ -97,3 +104,27 @@ def stragglar(ranks, size_bytes):
 
 def is_near(one, other, part=1e-9):
     return math.isclose(one, other, rel_tol=part)
+
+
+def scaled(demand, factor):
+    """The demand with all sizes, places and lengths so many times as large."""
+
+    def moved(regions):
+        return tuple(ChunkPlace(rank, offset * factor) for rank, offset in regions)
+
+    chunks = tuple(
+        type(chunk)(chunk.size_bytes * factor, tuple(map(moved, chunk.terms)), moved(chunk.wants))
+        for chunk in demand.chunks
+    )
+    inputs, outputs = (
+        tuple(length * factor for length in lengths) for lengths in (demand.input_bytes, demand.output_bytes)
+    )
+    return DataDemand(demand.name, demand.num_ranks, chunks, inputs, outputs, demand.dtype)
+
+
+# Two copies, one of them for two ranks, a sum whose summands two ranks hold, and a rank without an output.
+MIXED = [
+    {"bytes": 4800, "holds": [0, 1], "wants": [2, 3]},
+    {"bytes": 1600, "adds": [[0], [1, 2], [3]], "wants": [2, 0]},
+    {"bytes": 64, "holds": [3], "wants": [0]},
+]
