@@ -38,7 +38,7 @@ from taccl_py.units import MAX_COST_US, MAX_RANKS
 
 DEFAULT_ALPHA_US = 0.5
 DEFAULT_BETA_US_PER_MB = 20.0  # 50 GB/s
-DEFAULT_HOP_US = 0.1  # of routers; Swing (De Sensi et al., NSDI 2024) was simulated with 0.4
+DEFAULT_HOP_US = 0.1  # of routers; assumed, as the other costs are
 
 _OPTIONS = ("alpha_us", "beta_us_per_mb")
 _ROUTED = "routed"  # stands alone, without a number

@@ -7,6 +7,8 @@ from taccl_py.baselines.trees import second_parents, tree_parents
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
 from taccl_py.schedule.transform import resized
+from taccl_py.synthesis.engine import Demand
+from taccl_py.synthesis.templates.library import template_schedules
 from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.schedule import verify_schedule
 from tests.instances import MB, full, machine, ring, two_nodes
@@ -141,3 +143,13 @@ def test_costs_of_one_chunk_are_refused():
     priced = type(topology)(topology.name, topology.source, topology.node_of, (), topology.links, (), True)
     with pytest.raises(InputError, match="costs by size"):
         baselines_of(priced, Kind.ALLGATHER, 0, MB)
+
+
+@pytest.mark.parametrize("size_bytes", [4 << 10, 64 << 10, 1 << 20])
+def test_on_a_routed_torus_templates_are_no_slower_than_any_baseline(size_bytes):
+    topology = load_topology("torus:4x4,routed")
+    families = (Family.TWO_WAY_RINGS, Family.RECURSIVE_DOUBLING, Family.SWING)
+    found = baselines_of(topology, Kind.ALLREDUCE, 0, size_bytes, families)
+    best_us = min(variant.schedule.makespan_us for each in found for variant in each.variants)
+    ours = template_schedules(Demand(topology, Kind.ALLREDUCE, size_bytes), 1.25)
+    assert min(named.schedule.makespan_us for named in ours) <= best_us * (1 + 1e-9)

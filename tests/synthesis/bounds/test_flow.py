@@ -71,13 +71,25 @@ def test_no_time_still_gives_a_bound():
 
 @pytest.mark.parametrize(
     ("name", "load_us"),
-    [("torus:16x16", 16**3 / 8 * 20.0), ("ndv4-x16", 8 * 120 * 40.0 / 8), ("mesh:4x4", 8 * 8 / 4 * 20.0)],
+    [
+        ("torus:16x16", 16**3 / 8 * 20.0),
+        ("ndv4-x16", 8 * 120 * 40.0 / 8),
+        ("mesh:4x4", 8 * 8 / 4 * 20.0),
+        ("torus:8x8,routed", 8**3 / 8 * 20.0),
+        ("torus:4x4x8", 128 * 20.0),
+        ("twisted:4x4x8", 128 / 1.745 * 20.0),
+        ("torus:4x8x8", 256 * 20.0),
+        ("twisted:4x8x8", 256 / 1.391 * 20.0),
+    ],
 )
 def test_large_machines(name, load_us):
-    """A MB for each pair: a ring of n has n / 8 hops a link for each pair, n rings; 8 NICs for 8 ranks; the middle of a mesh."""
+    """A MB for each pair: a ring of n has n / 8 hops a link for each pair, n rings; 8 NICs for 8 ranks; the middle of a mesh.
+
+    Whether ranks or routers pass messages on makes no difference. Twisted tori of TPU v4 are 1.745 and 1.391 times as fast.
+    """
     topology = load_topology(name)
     bound = demand_bound(topology, Kind.ALLTOALL, 0, topology.num_ranks * 1e12)
-    assert bound.time_us == pytest.approx(load_us * 1e6, rel=1e-6)
+    assert bound.time_us == pytest.approx(load_us * 1e6, rel=5e-4 if "twisted" in name else 1e-6)
 
 
 def is_below_everything(drawn):
