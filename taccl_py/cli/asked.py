@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from taccl_py.cli.options import ParsedType
+from taccl_py.cli.options import SIZE, ParsedType
 from taccl_py.collective import Kind, parse_kind
 from taccl_py.errors import InputError
 from taccl_py.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from taccl_py.demand import DataDemand
+    from taccl_py.demand.moe import Routing
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,6 +30,26 @@ class Variable(StrEnum):
     ALLGATHERV = "allgatherv"
     REDUCESCATTERV = "reducescatterv"
     SENDRECV = "sendrecv"
+    MOE_DISPATCH = "moe-dispatch"
+    MOE_COMBINE = "moe-combine"
+
+
+_MOE = (Variable.MOE_DISPATCH, Variable.MOE_COMBINE)
+_COUNTED = tuple(one for one in Variable if one not in _MOE)
+# Options of all formulas, of those with counts, and of mixtures of experts.
+FORMULA_OPTIONS = (
+    "counts",
+    "skew",
+    "dtype",
+    "routing",
+    "experts",
+    "tokens",
+    "topk",
+    "token_bytes",
+    "expert_groups",
+    "topk_groups",
+)
+_MOE_OPTIONS = FORMULA_OPTIONS[3:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +70,9 @@ def parse_asked(text: str) -> AskedDemand:
         If it is neither a collective, nor a formula, nor a file's name.
     """
     word = text.lower().replace("-", "").replace("_", "")
-    if word in tuple(Variable):
-        return AskedDemand(variable=Variable(word))
+    variable = next((one for one in Variable if one.replace("-", "") == word), None)
+    if variable is not None:
+        return AskedDemand(variable=variable)
     if text.endswith(".json"):
         return AskedDemand(file=Path(text))
     try:
@@ -76,9 +98,22 @@ def demand_options(command: F) -> F:
             "source, destination, elements): CSV, JSON or .npy.",
         ),
         click.option(
-            "--skew", default=None, help="In place of --counts: zipf:0.5, spread over receivers or ranks, of --size for each rank or in all."
+            "--skew", default=None, help="In place of --counts or --routing: zipf:0.5, spread over receivers or ranks, of --size for each rank or in all, "
+            "or over experts.",
         ),
-        click.option("--dtype", default=None, help="Type of the elements of --counts; default: bytes, of reducescatterv float32."),
+        click.option("--dtype", default=None, help="Type of the elements of --counts; default: bytes, of reducescatterv float32, of moe-combine bfloat16."),
+        click.option(
+            "--routing",
+            type=click.Path(path_type=Path),
+            default=None,
+            help="Experts of each token, of moe-dispatch and moe-combine: CSV, JSON or .npy with a row for each token, in order of the ranks; -1 for none.",
+        ),
+        click.option("--experts", type=click.IntRange(1), default=None, help="Experts, as many on each rank."),
+        click.option("--tokens", type=click.IntRange(1), default=None, help="In place of --routing: tokens of each rank, drawn with --seed."),
+        click.option("--topk", type=click.IntRange(1), default=None, help="Experts of a drawn token."),
+        click.option("--token-bytes", type=SIZE, default=None, help="Size of a token (moe-dispatch) or of a result (moe-combine): 7168, 14KiB."),
+        click.option("--expert-groups", type=click.IntRange(1), default=None, help="Groups of experts; a drawn token keeps to --topk-groups of them."),
+        click.option("--topk-groups", type=click.IntRange(1), default=None, help="Groups of experts that a drawn token goes to."),
     ]  # fmt: skip
     for decorator in reversed(decorators):
         command = decorator(command)
@@ -96,12 +131,12 @@ def take_kind(values: dict[str, Any]) -> bool:
     asked: AskedDemand = values["collective"]
     if asked.kind is None:
         return False
-    for name in ("counts", "skew", "dtype"):
+    for name in FORMULA_OPTIONS:
         if values.pop(name) is not None:
             raise InputError(
                 f"is for {', '.join(Variable)}, and {asked.kind} has equal chunks; leave it out",
                 path="command line",
-                field=f"--{name}",
+                field=_option(name),
             )
     values["collective"] = asked.kind
     return True
@@ -140,10 +175,12 @@ def make_asked_demand(values: dict[str, Any], num_ranks: int) -> DataDemand:
     asked: AskedDemand = values["collective"]
     if asked.file is None:
         return _by_formula(values, num_ranks)
-    for name in ("counts", "skew", "dtype", "size"):
+    for name in (*FORMULA_OPTIONS, "size"):
         if values[name] is not None:
             raise InputError(
-                f"is part of a demand file, which {asked.file} is; leave it out", path="command line", field=f"--{name}"
+                f"is part of a demand file, which {asked.file} is; leave it out",
+                path="command line",
+                field=_option(name),
             )
     return read_demand(read_text(asked.file), str(asked.file))
 
@@ -153,10 +190,17 @@ def _by_formula(values: dict[str, Any], num_ranks: int) -> DataDemand:
     from taccl_py.demand.variable import allgatherv, alltoallv, reducescatterv, sendrecv
 
     variable: Variable = values["collective"].variable
+    usual = {Variable.REDUCESCATTERV: "float32", Variable.MOE_COMBINE: "bfloat16"}
     try:
-        dtype = dtype_named(values["dtype"] or ("float32" if variable is Variable.REDUCESCATTERV else "uint8"))
+        dtype = dtype_named(values["dtype"] or usual.get(variable, "uint8"))
     except InputError as error:
         raise InputError(error.what, path="command line", field="--dtype") from None
+    for name in ("counts", "size") if variable in _MOE else _MOE_OPTIONS:
+        if values[name] is not None:
+            others = ", ".join(_COUNTED if variable in _MOE else _MOE)
+            raise InputError(f"is for {others}; leave it out", path="command line", field=_option(name))
+    if variable in _MOE:
+        return _of_experts(values, num_ranks, dtype)
     if (values["counts"] is None) == (values["skew"] is None):
         raise InputError(f"{variable} needs either --counts or --skew", path="command line", field="--counts")
     try:
@@ -176,6 +220,63 @@ def _by_formula(values: dict[str, Any], num_ranks: int) -> DataDemand:
         raise InputError(
             error.what, path=str(values["counts"] or "command line"), field=None if values["counts"] else "--skew"
         ) from None
+
+
+def _of_experts(values: dict[str, Any], num_ranks: int, dtype: str) -> DataDemand:
+    """Dispatch or combine of a mixture of experts."""
+    from taccl_py.demand import DTYPES
+    from taccl_py.demand.moe import moe_combine, moe_dispatch, read_routing
+
+    variable, path = values["collective"].variable, values["routing"]
+    _require_given(values, "experts", "token_bytes")
+    if values["token_bytes"] < 1 or values["token_bytes"] % DTYPES[dtype]:
+        raise InputError(
+            f"found {values['token_bytes']} bytes, a positive multiple of {DTYPES[dtype]} (an element of {dtype}) is needed",
+            path="command line", field="--token-bytes",
+        )  # fmt: skip
+    if path is not None:
+        for name in ("skew", "tokens", "topk", "expert_groups", "topk_groups"):
+            if values[name] is not None:
+                raise InputError("goes without --routing; leave one out", path="command line", field=_option(name))
+        routing = read_routing(path, values["experts"])
+    else:
+        routing = _drawn_routing(values, num_ranks)
+    make = moe_dispatch if variable is Variable.MOE_DISPATCH else moe_combine
+    try:
+        return make(routing, values["experts"], num_ranks, values["token_bytes"], dtype)
+    except InputError as error:
+        is_option = error.field == "--experts" or path is None
+        raise InputError(error.what, path="command line" if is_option else str(path), field=error.field) from None
+
+
+def _drawn_routing(values: dict[str, Any], num_ranks: int) -> Routing:
+    """Routing by the options of its law."""
+    from taccl_py.demand.counts import parse_skew
+    from taccl_py.demand.moe import RouterLaw
+
+    _require_given(values, "tokens", "topk")
+    if (values["expert_groups"] is None) != (values["topk_groups"] is None):
+        raise InputError("goes with --topk-groups; give both", path="command line", field="--expert-groups")
+    try:
+        exponent = parse_skew(values["skew"] or "zipf:0")
+        law = RouterLaw(
+            values["experts"], values["topk"], values["expert_groups"] or 1, values["topk_groups"] or 1, exponent
+        )
+        return law.draw(num_ranks, values["tokens"], values.get("seed", 0))
+    except InputError as error:
+        raise InputError(error.what, path="command line", field=error.field or "--skew") from None
+
+
+def _require_given(values: dict[str, Any], *names: str) -> None:
+    for name in names:
+        if values[name] is None:
+            variable = values["collective"].variable
+            or_file = " (or --routing FILE)" if name == "tokens" else ""
+            raise InputError(f"{variable} needs it{or_file}", path="command line", field=_option(name))
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _require_ranks(found: int, num_ranks: int) -> None:

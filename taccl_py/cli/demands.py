@@ -11,7 +11,7 @@ import click
 
 from taccl_py.answer import Ended
 from taccl_py.api.policy import budget
-from taccl_py.cli.asked import make_asked_demand, refuse_others
+from taccl_py.cli.asked import FORMULA_OPTIONS, make_asked_demand, refuse_others
 from taccl_py.cli.options import (
     OUTPUT,
     RANKS,
@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 # Seconds of effort normal.
 DEMAND_LIMIT_S = 4.0
 _MACHINE = ("topology", "collective", "nodes", "ranks", "missing", "slow", "missing_ports", "slow_ports", "as_json")
-_FORMULA = ("counts", "skew", "dtype", "size", "seed")
+_FORMULA = (*FORMULA_OPTIONS, "size", "seed")
 _SYNTH = (*_MACHINE, *_FORMULA, "effort", "time_limit", "output", "progress", "only_schedule")
 
 
