@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from taccl_py.answer import Answer, Scope
     from taccl_py.api.checking import check
     from taccl_py.api.comparison import compare
+    from taccl_py.api.demands import load_demand, reshard_demand, synthesize_demand
     from taccl_py.api.files import LoweredFile
     from taccl_py.api.lowering import convert, lower
     from taccl_py.api.machines import load_machine
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from taccl_py.api.running import run
     from taccl_py.api.search import bound, synthesize, synthesize_sizes
     from taccl_py.collective import Kind
+    from taccl_py.demand import DataDemand
     from taccl_py.discover.node_link import from_networkx, to_networkx
     from taccl_py.errors import TacclError
     from taccl_py.schedule.ir import Schedule
@@ -38,6 +40,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Answer",
+    "DataDemand",
     "Kind",
     "LoweredFile",
     "Schedule",
@@ -49,11 +52,14 @@ __all__ = [
     "compare",
     "convert",
     "from_networkx",
+    "load_demand",
     "load_machine",
     "lower",
     "predict",
+    "reshard_demand",
     "run",
     "synthesize",
+    "synthesize_demand",
     "synthesize_sizes",
     "to_networkx",
 ]
@@ -61,6 +67,7 @@ __all__ = [
 # Module of every name.
 _HOMES = {
     "Answer": "answer",
+    "DataDemand": "demand",
     "Kind": "collective",
     "LoweredFile": "api.files",
     "Schedule": "schedule.ir",
@@ -72,11 +79,14 @@ _HOMES = {
     "compare": "api.comparison",
     "convert": "api.lowering",
     "from_networkx": "discover.node_link",
+    "load_demand": "api.demands",
     "load_machine": "api.machines",
     "lower": "api.lowering",
     "predict": "api.prediction",
+    "reshard_demand": "api.demands",
     "run": "api.running",
     "synthesize": "api.search",
+    "synthesize_demand": "api.demands",
     "synthesize_sizes": "api.search",
     "to_networkx": "discover.node_link",
 }

@@ -191,6 +191,8 @@ class PlanRuntime:
         Spelling of each collective.
     other_collectives
         Those that its own tools write and that are none of ours.
+    sum_types
+        Types of elements that it can add up.
     """
 
     name: str
@@ -208,6 +210,7 @@ class PlanRuntime:
     shared_scratch_bytes: int
     collectives: dict[Kind, str]
     other_collectives: tuple[str, ...]
+    sum_types: tuple[str, ...]
 
 
 MSCCLPP = PlanRuntime(
@@ -226,4 +229,5 @@ MSCCLPP = PlanRuntime(
     shared_scratch_bytes=1 << 26,  # PREDFINED_SCRATCH_SIZE
     collectives={kind: str(kind) for kind in Kind},
     other_collectives=("sendrecv",),  # python/mscclpp/language/collectives.py
+    sum_types=("int32", "uint32", "uint8", "float16", "bfloat16", "float32"),  # src/core/executor/execution_kernel.cu
 )

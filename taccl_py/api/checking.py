@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from taccl_py.answer import Answer
 from taccl_py.api.arguments import kind_of, names_arguments, path_of
 from taccl_py.api.files import LoweredFile
 from taccl_py.api.policy import runtime_named
 from taccl_py.collective import Kind
+from taccl_py.demand import DataDemand
 from taccl_py.errors import InputError, Violation, require_verdict
 from taccl_py.jsonio import format_of, parse_json, read_text
-from taccl_py.runtimes import MSCCLPP
-from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
+from taccl_py.pipeline.demands import DemandAnswer
+from taccl_py.runtimes import MSCCLPP, Runtime
+from taccl_py.schedule.demand_files import read_demand_schedule
+from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT, GROUP_FORMAT, read_schedule
+from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.group import GroupSchedule
 from taccl_py.schedule.group_files import read_group
 from taccl_py.schedule.ir import Schedule
 from taccl_py.verify.any_size import verify_any
+from taccl_py.verify.demand import verify_demand_schedule
 from taccl_py.verify.group import verify_group
 from taccl_py.verify.msccl import ProgramVerdict, verify_program
 from taccl_py.verify.mscclpp import PlanVerdict, is_plan, verify_plan
@@ -28,10 +33,11 @@ if TYPE_CHECKING:
 
 @names_arguments
 def check(
-    what: Answer | Schedule | GroupSchedule | LoweredFile | Conversion | str | Path,
+    what: Answer | Schedule | DemandAnswer | DemandSchedule | GroupSchedule | LoweredFile | Conversion | str | Path,
     *,
     kind: Kind | str | None = None,
     root: int | None = None,
+    demand: DataDemand | None = None,
     runtime: str = "executor",
 ) -> tuple[Violation, ...]:
     """Verify a schedule or an algorithm file of any origin, as ``taccl check``.
@@ -45,6 +51,8 @@ def check(
         An answer, a schedule, what `taccl_py.lower` or `taccl_py.convert` made, or a file: a schedule, MSCCL XML or an MSCCL++ plan.
     kind, root
         Collective and root that it must be for, if that matters.
+    demand
+        Demand that a demand's schedule must be for.
     runtime
         Runtime whose rules an XML file must keep: ``executor``, ``rccl`` or ``legacy``; what `lower` and `convert` made knows its own.
 
@@ -62,6 +70,13 @@ def check(
     """
     wanted = None if kind is None else kind_of(kind)
     target = runtime_named(runtime, None)
+    if isinstance(what, DemandAnswer | DemandSchedule):
+        schedule = what if isinstance(what, DemandSchedule) else what.schedule
+        return _demand_violations(schedule, demand, wanted, root)
+    if isinstance(what, str | Path):
+        return _file_violations(path_of(what), demand, wanted, root, target)
+    if demand is not None:
+        _refuse_demand()
     if isinstance(what, Answer):
         return verify_any(what.schedule, kind=wanted, root=root)
     if isinstance(what, Schedule):
@@ -73,17 +88,43 @@ def check(
             return _decided("plan.json", verify_plan(what.text, "plan.json", kind=wanted, root=root))
         lowered = verify_program(what.text, runtime_named(what.runtime, None), kind=wanted, root=root)
         return _decided("algorithm.xml", lowered)
-    if not isinstance(what, str | Path):
-        return _conversion_violations(what, wanted, root)
-    file = path_of(what)
+    return _conversion_violations(what, wanted, root)
+
+
+def _file_violations(
+    file: Path, demand: DataDemand | None, wanted: Kind | None, root: int | None, target: Runtime
+) -> tuple[Violation, ...]:
     text, name = read_text(file), str(file)
-    if file.suffix != ".json" and text.lstrip()[:1] != "{":
+    is_json = file.suffix == ".json" or text.lstrip()[:1] == "{"
+    if is_json and format_of(text, name) == DEMAND_SCHEDULE_FORMAT:
+        return _demand_violations(read_demand_schedule(text, name), demand, wanted, root)
+    if demand is not None:
+        _refuse_demand()
+    if not is_json:
         return _decided(name, verify_program(text, target, kind=wanted, root=root))
     if format_of(text, name) == GROUP_FORMAT:
         return group_violations(read_group(text, name), wanted, root)
     if is_plan(parse_json(text, name)):
         return _decided(name, verify_plan(text, name, kind=wanted, root=root))
     return verify_any(read_schedule(text, name), kind=wanted, root=root)
+
+
+def _refuse_demand() -> NoReturn:
+    raise InputError(
+        "is for schedules of demands, and this is for a collective; leave it out", path="arguments", field="demand"
+    )
+
+
+def _demand_violations(
+    schedule: DemandSchedule, demand: DataDemand | None, kind: Kind | None, root: int | None
+) -> tuple[Violation, ...]:
+    for field, value in (("kind", kind), ("root", root)):
+        if value is not None:
+            raise InputError(
+                "is for the eight collectives, and this is the schedule of a demand; name the demand instead",
+                path="arguments", field=field,
+            )  # fmt: skip
+    return verify_demand_schedule(schedule, demand)
 
 
 def _decided(name: str, verdict: ProgramVerdict | PlanVerdict) -> tuple[Violation, ...]:

@@ -19,7 +19,7 @@ from taccl_py.lowering.plan import PACKETS, SIMPLE
 from taccl_py.lowering.program import Protocol
 from taccl_py.pipeline.conversion import Conversion, convert_and_verify
 from taccl_py.pipeline.deliver import Lowered, lower_and_verify, lower_best
-from taccl_py.pipeline.plan_choice import choose_plan
+from taccl_py.pipeline.plan_choice import PlanWishes, choose_plan
 from taccl_py.pipeline.search import require_valid
 from taccl_py.pipeline.select import choose_for, lower_under
 from taccl_py.profiles.catalog import select_profile
@@ -231,11 +231,18 @@ def _lower_plan(
         )  # fmt: skip
     _instances(instances)
     asked = None if protocol == AUTO else protocol
-    choice = choose_plan(schedule, PlanOptions(placement_of(placement)), profile, asked, instances)
+    choice = choose_plan(schedule, PlanOptions(placement_of(placement)), profile, PlanWishes(asked, instances))
     made = choice.lowered
     replay = replay_plan(made.plan, schedule.collective.kind, schedule.topology, schedule.chunk_bytes)
     return LoweredFile(
-        made.text, schedule, made.plan, MSCCLPP.name, profile, choice.instances, replay.makespan_us, choice.runtime_us
+        made.text,
+        schedule,
+        made.plan,
+        MSCCLPP.name,
+        profile,
+        choice.options.instances,
+        replay.makespan_us,
+        choice.runtime_us,
     )
 
 

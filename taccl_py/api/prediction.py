@@ -12,6 +12,7 @@ from taccl_py.api.policy import AUTO, runtime_named
 from taccl_py.api.subject import (
     GivenFile,
     Placed,
+    demand_subject,
     load_subject,
     plan_subject,
     program_subject,
@@ -20,9 +21,11 @@ from taccl_py.api.subject import (
 )
 from taccl_py.errors import InputError
 from taccl_py.lowering.plan import Plan
+from taccl_py.pipeline.demands import DemandAnswer
 from taccl_py.profiles.catalog import load_profile, neutral_profile, select_profile
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.runtimes import RUNTIMES
+from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.timeline import Timeline
 from taccl_py.topology.model import Topology
@@ -71,7 +74,7 @@ class Prediction:
 
 @names_arguments
 def predict(
-    what: Answer | Schedule | LoweredFile | str | Path,
+    what: Answer | Schedule | DemandAnswer | DemandSchedule | LoweredFile | str | Path,
     size: int | float | str | None = None,
     *,
     machine: Topology | str = "",
@@ -87,7 +90,8 @@ def predict(
         An answer or a schedule (its time on links and ports), what `taccl_py.lower` made, or a file: a schedule, MSCCL XML or an MSCCL++
         plan, which is verified first.
     size
-        Size as nccl-tests counts it: bytes, or a text such as ``16MB``. None: the size that a schedule was made for, else 1 MB.
+        Size as nccl-tests counts it: bytes, or a text such as ``16MB``; of a demand's schedule all bytes that have to come somewhere.
+        None: the size that a schedule was made for, else 1 MB.
     machine, nodes
         Machine of an XML file or a plan: what `load_machine` takes or gives.
     runtime
@@ -119,7 +123,7 @@ def predict(
     if size_bytes is None and isinstance(what, LoweredFile) and what.schedule.size_bytes is not None:
         size_bytes = round(what.schedule.size_bytes)
     timeline = subject.replay(size_bytes)
-    if subject.schedule is not None:
+    if subject.schedule is not None or subject.demand is not None:
         require_threadblocks("a schedule", runtime_profile)
         return Prediction(timeline.size_bytes, timeline.makespan_us, None, timeline, neutral_profile())
     if runtime_profile == AUTO and isinstance(what, LoweredFile):
@@ -148,7 +152,10 @@ def require_threadblocks(schedule: str, asked: str) -> None:
 
 
 def _subject(
-    what: Answer | Schedule | LoweredFile | str | Path, machine: Topology | str, nodes: int | None, runtime: str
+    what: Answer | Schedule | DemandAnswer | DemandSchedule | LoweredFile | str | Path,
+    machine: Topology | str,
+    nodes: int | None,
+    runtime: str,
 ) -> GivenFile:
     if isinstance(what, str | Path):
         named = tuple(
@@ -162,6 +169,8 @@ def _subject(
         raise InputError(
             "is for files, and a schedule carries its machine; leave it out", path="arguments", field="machine"
         )
+    if isinstance(what, DemandAnswer | DemandSchedule):
+        return demand_subject(what if isinstance(what, DemandSchedule) else what.schedule)
     if isinstance(what, Answer):
         return schedule_subject(what.schedule)
     if isinstance(what, Schedule):

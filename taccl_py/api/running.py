@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from taccl_py.api.arguments import names_arguments, path_of, size_of
 from taccl_py.api.files import LoweredFile
 from taccl_py.api.policy import runtime_named
 from taccl_py.errors import InputError
+from taccl_py.execute.demand import DemandRun, RunnableDemand, draw_inputs, run_demand
 from taccl_py.execute.one_sided import is_one_sided, read_one_sided
 from taccl_py.execute.one_sided_local import run_any
 from taccl_py.execute.plan import DataType, ExecutablePlan, Operator
@@ -16,13 +17,20 @@ from taccl_py.execute.reader import read_plan
 from taccl_py.execute.runs import Call, CallOutcome, Conditions
 from taccl_py.jsonio import read_text
 from taccl_py.lowering.plan import Plan as OneSidedProgram
+from taccl_py.pipeline.demands import DemandAnswer
 from taccl_py.runtimes import EXECUTOR, MSCCLPP
+from taccl_py.schedule.demand_files import write_demand_schedule
+from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.units import parse_size
 
 _DEFAULT_SIZE = "1MB"
 
 
-@names_arguments
+@overload
+def run(what: DemandAnswer | DemandSchedule, *, seed: int = 0) -> DemandRun: ...
+
+
+@overload
 def run(
     what: LoweredFile | str | Path,
     size: int | float | str | None = None,
@@ -32,7 +40,20 @@ def run(
     in_place: bool | None = None,
     runtime: str = "executor",
     seed: int = 0,
-) -> CallOutcome:
+) -> CallOutcome: ...
+
+
+@names_arguments
+def run(
+    what: LoweredFile | DemandAnswer | DemandSchedule | str | Path,
+    size: int | float | str | None = None,
+    *,
+    datatype: str = "float32",
+    op: str = "sum",
+    in_place: bool | None = None,
+    runtime: str = "executor",
+    seed: int = 0,
+) -> CallOutcome | DemandRun:
     """Execute a program on real data with all ranks in this process, and compare every element with the collective's definition.
 
     ``taccl run`` also runs on MPI, PyTorch and MSCCL++ under their launchers.
@@ -40,7 +61,8 @@ def run(
     Parameters
     ----------
     what
-        Result of `taccl_py.lower`, or a file: MSCCL XML or an MSCCL++ plan.
+        Result of `taccl_py.lower`, or a file: MSCCL XML or an MSCCL++ plan; or an answer to a demand, or its schedule, which has sizes and
+        types of its own.
     size
         Size as nccl-tests counts it: bytes, or a text such as ``64KiB``. None: 1 MB. The call has the largest size up to that of whole
         elements in every chunk.
@@ -57,8 +79,9 @@ def run(
 
     Returns
     -------
-    CallOutcome
-        ``num_wrong`` elements, ``first_wrong``, and ``time_us`` of this process, in microseconds, which tells nothing of GPUs.
+    CallOutcome or DemandRun
+        ``num_wrong`` elements, ``first_wrong``, and ``time_us`` of this process, in microseconds, which tells nothing of GPUs. Of a demand
+        ``outputs`` too, the elements that every rank has in the end.
 
     Raises
     ------
@@ -67,6 +90,12 @@ def run(
     InvalidArtifact
         If the program comes to a stop, or does what cannot be done.
     """
+    if isinstance(what, DemandAnswer | DemandSchedule):
+        if size is not None:
+            raise InputError("a demand has its own sizes; leave it out", path="arguments", field="size")
+        schedule = what if isinstance(what, DemandSchedule) else what.schedule
+        runnable = RunnableDemand.read(write_demand_schedule(schedule), "the schedule")
+        return run_demand(runnable, draw_inputs(runnable.demand, seed))
     plan = _plan(what)
     if in_place is None:
         in_place = not plan.out_of_place and plan.in_place

@@ -23,8 +23,10 @@ from taccl_py.api.policy import (
     scaled_seconds,
 )
 from taccl_py.collective import Kind
+from taccl_py.demand import DataDemand
 from taccl_py.errors import InputError
 from taccl_py.lowering.lower import LoweringOptions
+from taccl_py.pipeline.demands import demand_lower_bound
 from taccl_py.pipeline.resolve import AUTO_SKETCH, Request, make_demand, resolve_machine
 from taccl_py.pipeline.search import synthesize as synthesize_for
 from taccl_py.pipeline.select import bound_under
@@ -34,6 +36,7 @@ from taccl_py.profiles.catalog import neutral_profile, select_profile
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.runtimes import Runtime
 from taccl_py.schedule.ir import ANY_ALGORITHM
+from taccl_py.sketch.machine import load_machine
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound, DemandBounds, raised
 from taccl_py.synthesis.bounds.runtime import RuntimeBound, RuntimeBounds
@@ -320,7 +323,7 @@ def wanted_sizes(demand: Demand, sizes: SizeRange | None) -> list[float]:
 @names_arguments
 def bound(
     machine: Topology | str,
-    kind: Kind | str,
+    kind: Kind | str | DataDemand,
     size: int | float | str | None = None,
     *,
     root: int = 0,
@@ -332,7 +335,7 @@ def bound(
     Parameters
     ----------
     machine, kind, size, root, runtime, runtime_profile
-        As for `synthesize`; the runtime may also be ``mscclpp``.
+        As for `synthesize`; the runtime may also be ``mscclpp``. In place of a kind a demand, which has its own size.
 
     Returns
     -------
@@ -347,6 +350,11 @@ def bound(
     Infeasible
         If some rank cannot reach another.
     """
+    if isinstance(kind, DataDemand):
+        if size is not None:
+            raise InputError("is for the eight collectives, and a demand has its own; leave it out", field="size")
+        best, _ = demand_lower_bound(load_machine(machine).topology, kind, Limits())
+        return (ScopedBound(Scope.PHYSICAL, best.time_us, best.reason, ANY_ALGORITHM),)
     demand = make_demand(Request(topology=machine, kind=kind_of(kind), size_bytes=size_of(size), root=root))
     profile = select_profile(runtime_profile, known_runtime(runtime, demand.topology), demand.topology).profile
     wanted = wanted_sizes(demand, None)

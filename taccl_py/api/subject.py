@@ -152,7 +152,6 @@ def _load_schedule(file: Path, text: str, placed: Placed, *, verified: bool) -> 
 
 def _load_demand_schedule(file: Path, text: str, placed: Placed, *, verified: bool) -> GivenFile:
     from taccl_py.schedule.demand_files import read_demand_schedule
-    from taccl_py.simulate.demand_replay import replay_demand
     from taccl_py.verify.demand import verify_demand_schedule
 
     words = f"is for XML files, but {file} is a schedule, which carries its machine"
@@ -160,6 +159,12 @@ def _load_demand_schedule(file: Path, text: str, placed: Placed, *, verified: bo
     schedule = read_demand_schedule(text, str(file))
     if verified:
         require_verdict(str(file), verify_demand_schedule(schedule), ())
+    return demand_subject(schedule)
+
+
+def demand_subject(schedule: DemandSchedule) -> GivenFile:
+    """Subject of the schedule of a demand; sizes are all bytes that have to come somewhere."""
+    from taccl_py.simulate.demand_replay import replay_demand
 
     def replay(size: int | None) -> Timeline:
         return replay_demand(schedule, size)

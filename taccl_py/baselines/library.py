@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from taccl_py.baselines.direct import direct_plans, pat_plans
 from taccl_py.baselines.rings import hierarchical_plans, ring_plans
+from taccl_py.baselines.tori import torus_plans
 from taccl_py.baselines.trees import tree_plans
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.timing import build_schedule, dispatch_messages
 from taccl_py.schedule.transform import untimed_messages
+from taccl_py.synthesis.sums import adds_up
 from taccl_py.synthesis.templates.messages import TemplatePlan, as_untimed, turned
+from taccl_py.synthesis.templates.ring_patterns import DOUBLED, RINGS, SWING
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.model import Topology
 
@@ -27,6 +30,9 @@ class Family(StrEnum):
     DIRECT = "direct"
     HIERARCHICAL = "hierarchical"
     PAT = "PAT"
+    TWO_WAY_RINGS = RINGS
+    RECURSIVE_DOUBLING = DOUBLED
+    SWING = SWING
     TACCL = "TACCL"
 
 
@@ -60,7 +66,9 @@ class Baseline:
     variants: tuple[BaselineVariant, ...]
 
 
-def baselines_of(topology: Topology, kind: Kind, root: int, size_bytes: float) -> tuple[Baseline, ...]:
+def baselines_of(
+    topology: Topology, kind: Kind, root: int, size_bytes: float, families: Collection[Family] = tuple(Family)
+) -> tuple[Baseline, ...]:
     """Every baseline; what cannot be has no variants.
 
     Parameters
@@ -71,6 +79,8 @@ def baselines_of(topology: Topology, kind: Kind, root: int, size_bytes: float) -
         The collective.
     size_bytes
         Size as nccl-tests counts it, by which links are compared where there is a choice.
+    families
+        Those that are wanted; by default all.
 
     Raises
     ------
@@ -86,7 +96,7 @@ def baselines_of(topology: Topology, kind: Kind, root: int, size_bytes: float) -
     return tuple(
         Baseline(family, tuple(_variants(family, topology, kind, root, size_bytes)))
         for family in Family
-        if family is not Family.TACCL
+        if family in families and family is not Family.TACCL
     )  # fmt: skip
 
 
@@ -105,6 +115,8 @@ def _variants(
         if untimed is None:
             continue
         schedule = build_schedule(topology, collective, size, untimed)
+        if kind is Kind.ALLREDUCE and not adds_up(schedule):
+            continue  # what is exchanged does not cross at this size
         yield from _in_orders(plan.name, schedule)
         if len(schedule.messages) > len(untimed):  # messages were cut, because their chunks are no neighbours
             staged = build_schedule(topology, collective, size, untimed, as_named=True)
@@ -132,3 +144,5 @@ def _plans(family: Family, site: TemplateSite, back: TemplateSite, kind: Kind, r
             yield from hierarchical_plans(site, back, kind)
         case Family.PAT if kind is Kind.ALLGATHER:
             yield from pat_plans(site)
+        case Family.TWO_WAY_RINGS | Family.RECURSIVE_DOUBLING | Family.SWING if kind is Kind.ALLREDUCE:
+            yield from torus_plans(site, family.value)

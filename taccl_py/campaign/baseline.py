@@ -15,6 +15,8 @@ from taccl_py.jsonio import Fields, canonical_json, read_json, write_atomically
 FORMAT, VERSION = "taccl-baseline", 1
 # Changes up to this part are the last digits, which may differ from machine to machine.
 _SAME = 1e-7
+# Steps of very large schedules are not counted, and a demand has no program.
+_MAY_BE_NULL = (Metric.STEPS, Metric.THREADBLOCKS, Metric.CHANNELS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +107,15 @@ def read_baseline(path: Path) -> dict[str, dict[str, Any]]:
     for name in instances.names():
         entry = instances.object(name)
         values: dict[str, Any] = {metric.value: _value(entry, metric) for metric in Metric}
-        values |= {key: entry.text(key) for key in ("status", "protocol", "xml_sha256")}
+        values |= {"status": entry.text("status")}
+        values |= {key: None if entry.raw(key) is None else entry.text(key) for key in ("protocol", "xml_sha256")}
         entry.finish()
         found[name] = values
     return found
 
 
 def _value(entry: Fields, metric: Metric) -> float | None:
-    if metric is Metric.STEPS and entry.raw(metric.value) is None:
+    if metric in _MAY_BE_NULL and entry.raw(metric.value) is None:
         return None
     return entry.integer(metric.value) if metric.is_count else entry.number(metric.value)
 

@@ -19,6 +19,17 @@ FACTS = (
 )  # fmt: skip
 
 
+# Of a demand's.
+_DEMAND_FACTS = (
+    "demand", "collective", "topology", "num_ranks", "num_nodes", "size_bytes", "dtype", "engine", "status", "makespan_us", "replay_us",
+    "bound_us", "gap", "algbw_gbps", "steps",
+)  # fmt: skip
+
+
+def _facts_of(record: dict[str, Any]) -> tuple[str, ...]:
+    return _DEMAND_FACTS if "demand" in record else FACTS
+
+
 def write_index(folder: Path, outcomes: Iterable[CaseOutcome]) -> dict[str, Any]:
     """Write the index of a catalogue and return it; the same results give the same bytes.
 
@@ -40,7 +51,7 @@ def write_index(folder: Path, outcomes: Iterable[CaseOutcome]) -> dict[str, Any]
         if outcome.kept is None:
             failed[outcome.case.name] = outcome.error
             continue
-        facts = {fact: outcome.kept.record[fact] for fact in FACTS}
+        facts = {fact: outcome.kept.record[fact] for fact in _facts_of(outcome.kept.record)}
         entries[outcome.case.name] = {"result": f"results/{outcome.key}", **facts}
     index = {
         "format": FORMAT,

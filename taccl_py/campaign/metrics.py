@@ -37,7 +37,7 @@ class Metric(StrEnum):
     def worsening(self, before: float | None, now: float | None) -> float:
         """Relative change for the worse; negative if it got better. A bound gets worse by going down.
 
-        Nothing has changed where one of them is None, as steps of millions of messages are not counted.
+        Nothing has changed where one of them is None, as steps of millions of messages are not counted and demands have no program.
         """
         if before is None or now is None or before == now:
             return 0.0
@@ -46,9 +46,9 @@ class Metric(StrEnum):
 
 
 def measured(record: dict[str, Any]) -> dict[str, Any]:
-    """Return what a baseline keeps of a record: metrics, status, protocol and the digest of the XML."""
-    found: dict[str, Any] = {metric.value: _rounded(record[metric.key]) for metric in Metric}
-    return found | {"status": record["status"], "protocol": record["protocol"], "xml_sha256": record["xml_sha256"]}
+    """Return what a baseline keeps of a record: metrics, status, protocol and the digest of the XML; nulls of a demand, which has no program."""
+    found: dict[str, Any] = {metric.value: _rounded(record.get(metric.key)) for metric in Metric}
+    return found | {"status": record["status"], "protocol": record.get("protocol"), "xml_sha256": record["xml_sha256"]}
 
 
 def _rounded(value: float | None) -> float | int | None:

@@ -8,19 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 
 from taccl_py.campaign.index import INDEX, read_index
+from taccl_py.demand.files import read_demand
 from taccl_py.errors import InputError, InvalidArtifact
-from taccl_py.jsonio import read_text
+from taccl_py.jsonio import format_of, read_text
 from taccl_py.lowering.msccl_xml import parse_xml
 from taccl_py.portfolio.swap import NOTES
 from taccl_py.report.items import Item
 from taccl_py.report.progress import read_progress
 from taccl_py.report.summaries import read_portfolio, read_runtime
 from taccl_py.report.tables import SUMMARY_FILE
-from taccl_py.schedule.files import read_schedule
+from taccl_py.schedule.demand_files import read_demand_schedule
+from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT, read_schedule
 from taccl_py.units import SizeRange, format_size
 from taccl_py.verify.any_size import verify_any
+from taccl_py.verify.demand import verify_demand_schedule
 
 _SCHEDULE, _PROGRAM, _PROGRESS = "schedule.json", "algorithm.xml", "progress.json"
+_DEMAND = "demand.json"
 # Portfolio members are named after the sizes that they are for.
 _SIZES = re.compile(r"-([0-9]+)-([0-9]+)\.json")
 
@@ -71,7 +75,10 @@ def _members(path: Path, members: Sequence[Path]) -> Iterator[Item]:
 
 
 def _item(name: str, schedule: Path, program: Path | None, sizes: SizeRange | None = None) -> Item:
-    found = read_schedule(read_text(schedule), str(schedule))
+    text = read_text(schedule)
+    if format_of(text, str(schedule)) == DEMAND_SCHEDULE_FORMAT:
+        return _demand_item(name, schedule, text)
+    found = read_schedule(text, str(schedule))
     violations = verify_any(found)
     if violations:
         raise InvalidArtifact(str(schedule), violations)
@@ -83,3 +90,19 @@ def _item(name: str, schedule: Path, program: Path | None, sizes: SizeRange | No
     summary = schedule.parent / SUMMARY_FILE
     runtime = read_runtime(summary) if has_program and sizes is None and summary.is_file() else None
     return Item(name, found, lowered, sizes, read_progress(progress) if is_own else (), runtime=runtime)
+
+
+def _demand_item(name: str, path: Path, text: str) -> Item:
+    """Item of a demand's schedule, with the demand that was asked for where that lies beside it."""
+    schedule = read_demand_schedule(text, str(path))
+    asked = path.parent / _DEMAND
+    is_known = asked.is_file()
+    wanted = read_demand(read_text(asked), str(asked)) if is_known else None
+    violations = verify_demand_schedule(schedule, wanted)
+    if violations:
+        raise InvalidArtifact(str(path), violations)
+    progress = path.parent / _PROGRESS
+    is_own = path.name == _SCHEDULE and progress.is_file()
+    return Item(
+        name, schedule, progress=read_progress(progress) if is_own else (), asked=str(asked) if is_known else ""
+    )

@@ -31,12 +31,12 @@ class Kept:
     record
         JSON object of the synthesis with the digests of both texts.
     schedule, program
-        Texts of the files.
+        Texts of the files; a demand's schedule has no program.
     """
 
     record: dict[str, Any]
     schedule: str
-    program: str
+    program: str | None
 
 
 def digest(text: str) -> str:
@@ -83,11 +83,13 @@ class Store:
         """Return a result, or None if there is none or it is damaged."""
         place = self.place(key)
         try:
-            texts = [(place / name).read_text(encoding="utf-8") for name in (_RESULT, _SCHEDULE, _PROGRAM)]
+            texts = [(place / name).read_text(encoding="utf-8") for name in (_RESULT, _SCHEDULE)]
             record = parse_json(texts[0], str(place / _RESULT))
+            has_program = isinstance(record, dict) and record.get("xml_sha256") is not None
+            program = (place / _PROGRAM).read_text(encoding="utf-8") if has_program else None
         except (OSError, UnicodeDecodeError, InputError):
             return None
-        kept = Kept(record, texts[1], texts[2])
+        kept = Kept(record, texts[1], program)
         return kept if isinstance(record, dict) and _matches(kept) else None
 
     def write(self, key: str, kept: Kept) -> None:
@@ -100,11 +102,15 @@ class Store:
         """
         place = self.place(key)
         write_atomically(place / _SCHEDULE, kept.schedule)
-        write_atomically(place / _PROGRAM, kept.program)
+        if kept.program is not None:
+            write_atomically(place / _PROGRAM, kept.program)
         write_atomically(place / _RESULT, canonical_json(kept.record))
 
 
 def _matches(kept: Kept) -> bool:
     record = kept.record
     digests = (record.get("schedule_sha256"), record.get("xml_sha256"))
-    return record.get("format") == RESULT_FORMAT and digests == (digest(kept.schedule), digest(kept.program))
+    return record.get("format") == RESULT_FORMAT and digests == (
+        digest(kept.schedule),
+        None if kept.program is None else digest(kept.program),
+    )

@@ -17,6 +17,12 @@
     collectives = ["allgather", "allreduce"]
     sizes = ["64KiB", "16MiB"]
     engines = ["milp", "trees"]
+
+    [[instances]]                    # demands: a file, or a formula with counts or skews
+    topology = "ndv5"
+    nodes = 4
+    collectives = ["alltoallv", "my.json"]
+    skews = ["zipf:0", "zipf:1"]
 """
 
 from __future__ import annotations
@@ -31,8 +37,13 @@ from pathlib import Path
 from typing import Any
 
 from taccl_py.campaign.case import Case
+from taccl_py.campaign.demand_case import AnyCase, DemandCase
 from taccl_py.campaign.metrics import Metric
 from taccl_py.collective import parse_kind
+from taccl_py.demand.counts import parse_skew
+from taccl_py.demand.files import read_demand
+from taccl_py.demand.formula import dtype_of, read_rows_of
+from taccl_py.demand.variable import DEFAULT_SIZE, Variable, variable_of
 from taccl_py.errors import InputError
 from taccl_py.jsonio import Fields, read_text
 from taccl_py.pipeline.resolve import AUTO_SKETCH
@@ -46,6 +57,8 @@ FORMAT, VERSION = "taccl-suite", 1
 # Solvers whose search ends by work and not by the clock.
 _SOLVERS = ("auto", "cp-sat")
 _MOST_CASES = 100_000
+# Fields of an entry that say nothing of a demand.
+_OF_COLLECTIVES = ("engines", "chunks", "root", "runtime", "sketch", "solver")
 
 
 @dataclass(frozen=True)
@@ -53,7 +66,7 @@ class Suite:
     """Cases with unique names, and by how much each metric may get worse, as a part of what it was."""
 
     path: str
-    cases: tuple[Case, ...]
+    cases: tuple[AnyCase, ...]
     thresholds: dict[Metric, float]
 
 
@@ -80,11 +93,15 @@ def read_suite(path: Path) -> Suite:
     if fields.has("defaults"):
         fields.object("defaults")  # refuses what is no table
     thresholds = _read_thresholds(fields.object("thresholds")) if fields.has("thresholds") else {}
-    cases: list[Case] = []
+    cases: list[AnyCase] = []
     for number, item in enumerate(fields.items("instances")):
         if not isinstance(item, dict):
             fields.fail(f"instances/{number}", "a table [[instances]] is needed")
-        cases += _read_cases(Fields({**defaults, **item}, str(path), f"/instances/{number}"), path.parent)
+        entry = Fields({**defaults, **item}, str(path), f"/instances/{number}")
+        if _asks_for_demands(entry):
+            cases += _read_demand_cases(entry, path.parent, {*item})
+        else:
+            cases += _read_cases(entry, path.parent)
         if len(cases) > _MOST_CASES:
             fields.fail(f"instances/{number}", f"makes more than {_MOST_CASES} instances; name fewer")
     fields.finish()
@@ -100,6 +117,97 @@ def _read_thresholds(fields: Fields) -> dict[Metric, float]:
     found = {metric: fields.number(metric.value) for metric in Metric if fields.has(metric.value)}
     fields.finish()
     return found
+
+
+def _asks_for_demands(fields: Fields) -> bool:
+    """True if an entry is for demands.
+
+    Raises
+    ------
+    InputError
+        If it is for collectives as well.
+    """
+    words = _texts(fields, "collectives")
+    are_demands = {word.endswith(".json") or variable_of(word) is not None for word in words}
+    if len(are_demands) > 1:
+        fields.fail(
+            "collectives",
+            "names collectives and demands, which have other fields; write an entry [[instances]] for each",
+        )
+    return True in are_demands
+
+
+def _read_demand_cases(fields: Fields, folder: Path, own: set[str]) -> Iterator[DemandCase]:
+    """All combinations of what an entry of demands lists; `own` are its fields without the defaults."""
+    for name in _OF_COLLECTIVES:
+        if name in own:
+            fields.fail(name, "is for the eight collectives, and the entry has demands; leave it out")
+        if fields.has(name):
+            fields.raw(name)
+    topology = fields.text("topology")
+    nodes = [None] if not fields.has("nodes") else _integers(fields, "nodes")
+    ranks = fields.text("ranks") if fields.has("ranks") else ""
+    group = fields.build("ranks", lambda: parse_ranks(ranks)) if ranks else None
+    seed, label = fields.integer("seed", 0, least=0), fields.text("name", "")
+    words = _texts(fields, "collectives")
+    spreads = list(_spreads(fields, folder, words, seed))
+    fields.finish()
+    _require_machines(fields, _beside(topology, folder), "", nodes)
+    for word, node in itertools.product(words, nodes):
+        variable = variable_of(word)
+        if variable is None:
+            fields.build("collectives", partial(read_demand, read_text(folder / word), str(folder / word)))
+        for spread in spreads if variable is not None else [_Spread()]:
+            parts = [label or _stem(topology), f"x{node}" if node else "", variable or _stem(word), spread.name]
+            parts += [f"ranks{ranks}" if ranks else ""]
+            yield DemandCase(
+                name=" ".join(part for part in parts if part), topology=_beside(topology, folder), variable=variable,
+                file="" if variable is not None else str(folder / word), counts=spread.counts, skew=spread.skew,
+                dtype=spread.dtype, nodes=node, ranks=group, size_bytes=spread.size_bytes, seed=seed,
+            )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """How the counts of a formula are found: from a file, or drawn; and what that is called."""
+
+    name: str = ""
+    counts: str = ""
+    skew: str = ""
+    dtype: str | None = None
+    size_bytes: int | None = None
+
+
+def _spreads(fields: Fields, folder: Path, words: Sequence[str], seed: int) -> Iterator[_Spread]:
+    """Counts, or combinations of skews and sizes."""
+    formulas = [variable for word in words if (variable := variable_of(word)) is not None]
+    given = [name for name in ("counts", "skews", "sizes", "dtype") if fields.has(name)]
+    if not formulas:
+        if given:
+            fields.fail(given[0], f"is for {', '.join(Variable)}, and a demand file says it itself; leave it out")
+        return
+    if fields.has("counts") == fields.has("skews"):
+        fields.fail("collectives", f"found {formulas[0]}, which needs either counts (a file) or skews such as zipf:0.5")
+    dtype = fields.text("dtype") if fields.has("dtype") else None
+    for variable in formulas:
+        fields.build("dtype", partial(dtype_of, variable, dtype))
+    if fields.has("counts"):
+        if fields.has("sizes"):
+            fields.fail("sizes", "goes with skews; the counts say the size, leave it out")
+        counts = fields.text("counts")
+        for variable in formulas:
+            read_rows_of(variable, folder / counts)
+        yield _Spread(Path(counts).stem, counts=str(folder / counts), dtype=dtype)
+        return
+    if Variable.SENDRECV in formulas:
+        fields.fail("skews", "found sendrecv, which has none; give its pairs as counts")
+    skews = _texts(fields, "skews")
+    for skew in skews:
+        fields.build("skews", partial(parse_skew, skew))
+    sizes = _texts(fields, "sizes") if fields.has("sizes") else [DEFAULT_SIZE]
+    for skew, size in itertools.product(skews, sizes):
+        name = f"{skew} {size} seed{seed}" if seed else f"{skew} {size}"
+        yield _Spread(name, skew=skew, dtype=dtype, size_bytes=fields.build("sizes", partial(parse_size, size)))
 
 
 def _read_cases(fields: Fields, folder: Path) -> Iterator[Case]:

@@ -10,14 +10,20 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
 from taccl_py.api.lowering import deliver
+from taccl_py.api.policy import DEMAND_LIMIT_S, budget
 from taccl_py.api.search import search_for
 from taccl_py.campaign.case import Case
+from taccl_py.campaign.demand_case import AnyCase, DemandCase
 from taccl_py.campaign.store import RESULT_FORMAT, Kept, Store, digest
-from taccl_py.errors import TacclError
+from taccl_py.errors import Interrupted, TacclError
 from taccl_py.lowering.lower import LoweringOptions
+from taccl_py.pipeline.demands import synthesize_demand
+from taccl_py.report.demands import demand_record
 from taccl_py.report.tables import record
 from taccl_py.runtimes import RUNTIMES
+from taccl_py.schedule.demand_files import write_demand_schedule
 from taccl_py.schedule.files import write_schedule
+from taccl_py.simulate.demand_replay import replay_demand
 from taccl_py.solvers.cluster import connect
 from taccl_py.solvers.limits import STOP, Limits
 from taccl_py.solvers.processes import start_workers
@@ -50,7 +56,7 @@ class CaseOutcome:
         Whether it was computed now, and not found in the store.
     """
 
-    case: Case
+    case: AnyCase
     key: str
     kept: Kept | None
     error: str = ""
@@ -74,7 +80,11 @@ class Force:
 
 
 def carry_out(
-    cases: Sequence[Case], store: Store | None, force: Force, stop: threading.Event, done: Callable[[CaseOutcome], None]
+    cases: Sequence[AnyCase],
+    store: Store | None,
+    force: Force,
+    stop: threading.Event,
+    done: Callable[[CaseOutcome], None],
 ) -> list[CaseOutcome]:
     """Carry out cases, several at a time; what is in the store is not computed again.
 
@@ -115,7 +125,7 @@ def carry_out(
     return [found[index] for index in range(len(cases))]
 
 
-def _known(case: Case, store: Store | None) -> CaseOutcome | None:
+def _known(case: AnyCase, store: Store | None) -> CaseOutcome | None:
     """Outcome without any work: a kept result, or a case that cannot be."""
     try:
         key = case.key()
@@ -126,7 +136,7 @@ def _known(case: Case, store: Store | None) -> CaseOutcome | None:
 
 
 def _in_turn(
-    cases: Sequence[Case], todo: Sequence[int], store: Store | None, workers: int, stop: threading.Event
+    cases: Sequence[AnyCase], todo: Sequence[int], store: Store | None, workers: int, stop: threading.Event
 ) -> Iterator[tuple[int, CaseOutcome]]:
     if workers == 1 or len(todo) <= 1:
         for index in todo:
@@ -151,7 +161,7 @@ def _in_turn(
                 yield index, CaseOutcome(cases[index], cases[index].key(), None, INTERRUPTED)
 
 
-def _result(future: Future[CaseOutcome], case: Case, stop: threading.Event) -> CaseOutcome:
+def _result(future: Future[CaseOutcome], case: AnyCase, stop: threading.Event) -> CaseOutcome:
     """A process' outcome, or that it was given up, or died, which takes all that were waiting for it along."""
     try:
         return future.result()
@@ -164,7 +174,7 @@ def _result(future: Future[CaseOutcome], case: Case, stop: threading.Event) -> C
 
 
 def _on_cluster(
-    cases: Sequence[Case], todo: Sequence[int], store: Store | None, scheduler: str, stop: threading.Event
+    cases: Sequence[AnyCase], todo: Sequence[int], store: Store | None, scheduler: str, stop: threading.Event
 ) -> Iterator[tuple[int, CaseOutcome]]:
     """Let the workers of a Dask cluster compute; results are kept here, for workers may be on other machines.
 
@@ -191,7 +201,7 @@ def _on_cluster(
             yield index, CaseOutcome(cases[index], cases[index].key(), None, INTERRUPTED)
 
 
-def _from_cluster(case: Case, outcome: CaseOutcome, store: Store | None) -> CaseOutcome:
+def _from_cluster(case: AnyCase, outcome: CaseOutcome, store: Store | None) -> CaseOutcome:
     """A worker's outcome, kept if its code and its files are the same as ours."""
     key = case.key()
     if outcome.key != key:
@@ -204,24 +214,19 @@ def _from_cluster(case: Case, outcome: CaseOutcome, store: Store | None) -> Case
     return outcome
 
 
-def _compute_here(case: Case, store: Store | None) -> CaseOutcome:
+def _compute_here(case: AnyCase, store: Store | None) -> CaseOutcome:
     return compute(case, store, STOP)
 
 
-def compute(case: Case, store: Store | None, stop: threading.Event | None) -> CaseOutcome:
+def compute(case: AnyCase, store: Store | None, stop: threading.Event | None) -> CaseOutcome:
     """Carry out one case and keep its result; without a stop nobody interrupts it."""
     key = case.key()
     stop = stop or threading.Event()
     if stop.is_set():
         return CaseOutcome(case, key, None, INTERRUPTED)
     begun = time.monotonic()
-    limits = Limits(seconds=GUARD_SECONDS, workers=1, seed=case.seed, stop=stop)
     try:
-        runtime = RUNTIMES[case.runtime]
-        answer = search_for(case.request(limits), runtime, Events(), is_guarded=True)
-        if stop.is_set():
-            return CaseOutcome(case, key, None, INTERRUPTED)
-        delivered = deliver(answer, LoweringOptions(runtime), None)
+        kept = _demand_result(case, stop) if isinstance(case, DemandCase) else _collective_result(case, stop)
     except TacclError as error:
         return CaseOutcome(case, key, None, INTERRUPTED if stop.is_set() else str(error), computed=not stop.is_set())
     if stop.is_set():
@@ -230,12 +235,38 @@ def compute(case: Case, store: Store | None, stop: threading.Event | None) -> Ca
         return CaseOutcome(
             case, key, None, f"was not finished after {GUARD_SECONDS:g} s; make it smaller", computed=True
         )
+    if store is not None:
+        store.write(key, kept)
+    return CaseOutcome(case, key, kept, computed=True)
+
+
+def _collective_result(case: Case, stop: threading.Event) -> Kept:
+    limits, runtime = Limits(seconds=GUARD_SECONDS, workers=1, seed=case.seed, stop=stop), RUNTIMES[case.runtime]
+    answer = search_for(case.request(limits), runtime, Events(), is_guarded=True)
+    if stop.is_set():
+        raise Interrupted(INTERRUPTED)
+    delivered = deliver(answer, LoweringOptions(runtime), None)
     # Seconds differ from run to run; what is kept must not.
     answer, lowered = delivered.answer, delivered.choice.lowered
     schedule = write_schedule(answer.schedule)
     facts = record(answer, lowered, ["schedule.json", "algorithm.xml"])
     digests = {"schedule_sha256": digest(schedule), "xml_sha256": digest(lowered.text)}
-    kept = Kept({"format": RESULT_FORMAT, **facts, **digests}, schedule, lowered.text)
-    if store is not None:
-        store.write(key, kept)
-    return CaseOutcome(case, key, kept, computed=True)
+    return Kept({"format": RESULT_FORMAT, **facts, **digests}, schedule, lowered.text)
+
+
+def _demand_result(case: DemandCase, stop: threading.Event) -> Kept:
+    """Result of a demand: its search ends by counted work."""
+    topology = case.machine()
+    limits = budget(
+        Limits(workers=1, seed=case.seed, stop=stop), DEMAND_LIMIT_S, effort="normal", time_limit=GUARD_SECONDS
+    )
+    answer = synthesize_demand(topology, case.demand(topology.num_ranks), limits, Events())
+    schedule = write_demand_schedule(answer.schedule)
+    facts = {
+        **demand_record(answer),
+        "size_bytes": answer.schedule.demand.total_bytes,
+        "replay_us": replay_demand(answer.schedule).makespan_us,
+        "steps": answer.schedule.num_steps,
+    }
+    digests = {"schedule_sha256": digest(schedule), "xml_sha256": None}
+    return Kept({"format": RESULT_FORMAT, **facts, **digests}, schedule, None)

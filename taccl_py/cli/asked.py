@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,6 +12,7 @@ from click.core import ParameterSource
 
 from taccl_py.cli.options import SIZE, ParsedType
 from taccl_py.collective import Kind, parse_kind
+from taccl_py.demand.variable import DEFAULT_SIZE, ExpertExchange, Variable, exchange_of, variable_of
 from taccl_py.errors import InputError
 from taccl_py.spelling import did_you_mean
 
@@ -23,19 +23,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Variable(StrEnum):
-    """Demands by formula whose counts differ."""
-
-    ALLTOALLV = "alltoallv"
-    ALLGATHERV = "allgatherv"
-    REDUCESCATTERV = "reducescatterv"
-    SENDRECV = "sendrecv"
-    MOE_DISPATCH = "moe-dispatch"
-    MOE_COMBINE = "moe-combine"
-
-
-_MOE = (Variable.MOE_DISPATCH, Variable.MOE_COMBINE)
-_COUNTED = tuple(one for one in Variable if one not in _MOE)
 # Options of all formulas, of those with counts, and of mixtures of experts.
 FORMULA_OPTIONS = (
     "counts",
@@ -57,7 +44,7 @@ class AskedDemand:
     """One of three: a collective, a formula, or a file."""
 
     kind: Kind | None = None
-    variable: Variable | None = None
+    variable: Variable | ExpertExchange | None = None
     file: Path | None = None
 
 
@@ -69,8 +56,7 @@ def parse_asked(text: str) -> AskedDemand:
     InputError
         If it is neither a collective, nor a formula, nor a file's name.
     """
-    word = text.lower().replace("-", "").replace("_", "")
-    variable = next((one for one in Variable if one.replace("-", "") == word), None)
+    variable = variable_of(text) or exchange_of(text)
     if variable is not None:
         return AskedDemand(variable=variable)
     if text.endswith(".json"):
@@ -78,13 +64,14 @@ def parse_asked(text: str) -> AskedDemand:
     try:
         return AskedDemand(kind=parse_kind(text))
     except InputError:
-        known, hint = (*Kind, *Variable), did_you_mean(word, (*Kind, *Variable))
+        known = (*Kind, *Variable, *ExpertExchange)
+        hint = did_you_mean(text.lower(), known)
         raise InputError(
             f"{text!r} is not a collective; {hint}use one of: {', '.join(known)}, or a demand file (.json)"
         ) from None
 
 
-ASKED = ParsedType("collective", AskedDemand, parse_asked, [*Kind, *Variable])
+ASKED = ParsedType("collective", AskedDemand, parse_asked, [*Kind, *Variable, *ExpertExchange])
 
 
 def demand_options(command: F) -> F:
@@ -134,7 +121,7 @@ def take_kind(values: dict[str, Any]) -> bool:
     for name in FORMULA_OPTIONS:
         if values.pop(name) is not None:
             raise InputError(
-                f"is for {', '.join(Variable)}, and {asked.kind} has equal chunks; leave it out",
+                f"is for {', '.join((*Variable, *ExpertExchange))}, and {asked.kind} has equal chunks; leave it out",
                 path="command line",
                 field=_option(name),
             )
@@ -186,48 +173,48 @@ def make_asked_demand(values: dict[str, Any], num_ranks: int) -> DataDemand:
 
 
 def _by_formula(values: dict[str, Any], num_ranks: int) -> DataDemand:
-    from taccl_py.demand import dtype_named
-    from taccl_py.demand.variable import allgatherv, alltoallv, reducescatterv, sendrecv
+    from taccl_py.demand.formula import by_counts, by_skew, dtype_of, read_rows_of
+    from taccl_py.units import parse_size
 
-    variable: Variable = values["collective"].variable
-    usual = {Variable.REDUCESCATTERV: "float32", Variable.MOE_COMBINE: "bfloat16"}
+    variable: Variable | ExpertExchange = values["collective"].variable
+    is_exchange = isinstance(variable, ExpertExchange)
+    for name in ("counts", "size") if is_exchange else _MOE_OPTIONS:
+        if values[name] is not None:
+            others = ", ".join(Variable if is_exchange else ExpertExchange)
+            raise InputError(f"is for {others}; leave it out", path="command line", field=_option(name))
+    if isinstance(variable, ExpertExchange):
+        return _of_experts(variable, values, num_ranks)
     try:
-        dtype = dtype_named(values["dtype"] or usual.get(variable, "uint8"))
+        dtype = dtype_of(variable, values["dtype"])
     except InputError as error:
         raise InputError(error.what, path="command line", field="--dtype") from None
-    for name in ("counts", "size") if variable in _MOE else _MOE_OPTIONS:
-        if values[name] is not None:
-            others = ", ".join(_COUNTED if variable in _MOE else _MOE)
-            raise InputError(f"is for {others}; leave it out", path="command line", field=_option(name))
-    if variable in _MOE:
-        return _of_experts(values, num_ranks, dtype)
-    if (values["counts"] is None) == (values["skew"] is None):
+    counts, size = values["counts"], values["size"]
+    if (counts is None) == (values["skew"] is None):
         raise InputError(f"{variable} needs either --counts or --skew", path="command line", field="--counts")
+    if counts is not None and size is not None:
+        raise InputError("goes with --skew; the counts say the size, leave it out", path="command line", field="--size")
     try:
-        if variable is Variable.SENDRECV:
-            return sendrecv(_pairs(values), num_ranks, dtype)
-        rows = _rows(values, num_ranks, dtype)
-        if variable is Variable.ALLTOALLV:
-            _require_ranks(len(rows), num_ranks)
-            return alltoallv(rows, dtype)
-        if len(rows) != 1:
-            raise InputError(f"found {len(rows)} rows; {variable} has one count for each rank")
-        _require_ranks(len(rows[0]), num_ranks)
-        return allgatherv(rows[0], dtype) if variable is Variable.ALLGATHERV else reducescatterv(rows[0], dtype)
+        if counts is not None:
+            return by_counts(variable, read_rows_of(variable, counts), num_ranks, dtype)
+        size = size if size is not None else parse_size(DEFAULT_SIZE)
+        return by_skew(variable, values["skew"], size, num_ranks, dtype, values.get("seed", 0))
     except InputError as error:
         if error.path is not None:
             raise
-        raise InputError(
-            error.what, path=str(values["counts"] or "command line"), field=None if values["counts"] else "--skew"
-        ) from None
+        path, field = ("command line", "--skew") if counts is None else (str(counts), None)
+        raise InputError(error.what, path=path, field=field) from None
 
 
-def _of_experts(values: dict[str, Any], num_ranks: int, dtype: str) -> DataDemand:
+def _of_experts(exchange: ExpertExchange, values: dict[str, Any], num_ranks: int) -> DataDemand:
     """Dispatch or combine of a mixture of experts."""
-    from taccl_py.demand import DTYPES
+    from taccl_py.demand import DTYPES, dtype_named
     from taccl_py.demand.moe import moe_combine, moe_dispatch, read_routing
 
-    variable, path = values["collective"].variable, values["routing"]
+    path, is_dispatch = values["routing"], exchange is ExpertExchange.MOE_DISPATCH
+    try:
+        dtype = dtype_named(values["dtype"] or ("uint8" if is_dispatch else "bfloat16"))
+    except InputError as error:
+        raise InputError(error.what, path="command line", field="--dtype") from None
     _require_given(values, "experts", "token_bytes")
     if values["token_bytes"] < 1 or values["token_bytes"] % DTYPES[dtype]:
         raise InputError(
@@ -241,7 +228,7 @@ def _of_experts(values: dict[str, Any], num_ranks: int, dtype: str) -> DataDeman
         routing = read_routing(path, values["experts"])
     else:
         routing = _drawn_routing(values, num_ranks)
-    make = moe_dispatch if variable is Variable.MOE_DISPATCH else moe_combine
+    make = moe_dispatch if is_dispatch else moe_combine
     try:
         return make(routing, values["experts"], num_ranks, values["token_bytes"], dtype)
     except InputError as error:
@@ -277,34 +264,3 @@ def _require_given(values: dict[str, Any], *names: str) -> None:
 
 def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
-
-
-def _require_ranks(found: int, num_ranks: int) -> None:
-    if found != num_ranks:
-        raise InputError(f"found counts for {found} ranks, and the machine has {num_ranks}")
-
-
-def _pairs(values: dict[str, Any]) -> list[tuple[int, int, int]]:
-    from taccl_py.demand.counts import read_pairs
-
-    if values["counts"] is None:
-        raise InputError("sendrecv has no skew; give its pairs with --counts", path="command line", field="--skew")
-    return read_pairs(values["counts"])
-
-
-def _rows(values: dict[str, Any], num_ranks: int, dtype: str) -> list[list[int]]:
-    """Counts of a file, or of a skew."""
-    from taccl_py.demand import DTYPES
-    from taccl_py.demand.counts import parse_skew, read_counts, zipf_counts
-    from taccl_py.units import parse_size
-
-    if values["counts"] is not None:
-        if values["size"] is not None:
-            raise InputError(
-                "goes with --skew; the counts say the size, leave it out", path="command line", field="--size"
-            )
-        return read_counts(values["counts"])
-    size = values["size"] if values["size"] is not None else parse_size("1MB")
-    elements = size // DTYPES[dtype]
-    rows = zipf_counts(num_ranks, elements, parse_skew(values["skew"]), values.get("seed", 0))
-    return rows if values["collective"].variable is Variable.ALLTOALLV else rows[:1]

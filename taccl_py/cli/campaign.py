@@ -15,7 +15,7 @@ from taccl_py.errors import Interrupted
 from taccl_py.units import format_count
 
 if TYPE_CHECKING:
-    from taccl_py.campaign.case import Case
+    from taccl_py.campaign.demand_case import AnyCase
     from taccl_py.campaign.store import Store
     from taccl_py.campaign.work import CaseOutcome
 
@@ -34,7 +34,7 @@ def force_options(command: F) -> F:
     return command
 
 
-def carry_out_watched(cases: Sequence[Case], store: Store | None, values: dict[str, Any]) -> list[CaseOutcome]:
+def carry_out_watched(cases: Sequence[AnyCase], store: Store | None, values: dict[str, Any]) -> list[CaseOutcome]:
     """Carry out cases with progress; the first Ctrl-C ends it, and what is finished is kept.
 
     Parameters

@@ -21,6 +21,7 @@ from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT, GROUP_FORMAT, read_s
 from taccl_py.units import format_count, format_size, format_time
 
 if TYPE_CHECKING:
+    from taccl_py.demand import DataDemand
     from taccl_py.schedule.for_demand import DemandSchedule
     from taccl_py.verify.msccl import ProgramFacts
     from taccl_py.verify.mscclpp import PlanFacts
@@ -36,6 +37,8 @@ _UNREAD_VALUE = ("buffer-name", "number-format", "number-range", "step-type")
 # Rules broken by several places together, or in the execution: one of the places is wrong, and may have been rejected.
 _CONSEQUENCE = ("deadlock", "missing-counterpart", "race")
 _DEMAND_FORMATS = ("taccl-demand", DEMAND_SCHEDULE_FORMAT)
+# What taccl synth lowers a demand to.
+DEMAND_FILES = ("plan.json", "algorithm.xml")
 _RANK_OF_RULE = {
     **dict.fromkeys(_UNREAD_TEXT, -2),
     **dict.fromkeys(_UNREAD_VALUE, -1),
@@ -57,7 +60,10 @@ _WORST_FIRST = (InvalidArtifact.exit_code, InputError.exit_code, Unsupported.exi
 )
 @click.option("--root", type=click.IntRange(0), default=None, help="Root that a file must have.")
 @click.option(
-    "--demand", type=click.Path(path_type=Path), default=None, help="Demand that a schedule of a demand must be for."
+    "--demand",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Demand that schedules, plans and XML files must be for.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Print every error, not only the first of a file.")
 @json_option
@@ -93,7 +99,9 @@ def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, *
     for path in files:
         target = RUNTIMES[told_runtime(runtime, [path])]
         if hints["demand"] is not None:
-            results.append(_verify_against(path, hints["demand"]))
+            results += _verify_against(path, hints["demand"])
+        elif (beside := _demand_beside(path)) is not None and not any(asked.values()):
+            results += _verify_against(path, beside)
         elif os.path.isdir(path):  # where nobody may look, the file cannot be read
             results += _verify_folder(path, target, **asked)
         else:
@@ -177,19 +185,43 @@ def _verify_demand(path: Path, text: str, kind: Kind | None, *, is_schedule: boo
     return _result(path, verify_demand_schedule(schedule), _schedule_facts(schedule), ())
 
 
-def _verify_against(path: Path, demand: Path) -> dict[str, Any]:
-    """Result of a schedule of a demand that is for this demand, or of the folder that it is in."""
+def _verify_against(path: Path, demand: Path) -> list[dict[str, Any]]:
+    """Results of a schedule or a program of a demand that is for this demand, or of the folder that they are in."""
     from taccl_py.demand.files import read_demand
-    from taccl_py.schedule.demand_files import read_demand_schedule
-    from taccl_py.verify.demand import verify_demand_schedule
 
     asked = read_demand(read_text(demand), str(demand))
-    file = path / "schedule.json" if path.is_dir() else path
+    return [_verify_one_against(file, asked, demand) for file in _demand_files(path) or [path]]
+
+
+def _verify_one_against(file: Path, asked: DataDemand, demand: Path) -> dict[str, Any]:
+    from taccl_py.schedule.demand_files import read_demand_schedule
+    from taccl_py.verify.demand import verify_demand_schedule
+    from taccl_py.verify.msccl import verify_program
+    from taccl_py.verify.mscclpp import is_plan, verify_plan
+
     try:
-        schedule = read_demand_schedule(read_text(file), str(file))
+        text = read_text(file)
+        if _is_json(file, text) and is_plan(parse_json(text, str(file))):
+            verdict = verify_plan(text, str(file), demand=asked)
+            blocks = format_count(verdict.facts.max_threadblocks, "threadblock")
+            facts = f"plan for {MSCCLPP.name}, {verdict.facts.num_ranks} ranks, {blocks} a GPU, for {demand}"
+            return _result(file, verdict.violations, facts, verdict.notes, verdict.unsupported)
+        if not _is_json(file, text):
+            checked = verify_program(text, LEGACY, demand=asked)
+            facts = f"XML for {LEGACY.name}, {asked.num_ranks} ranks, for {demand}"
+            return _result(file, checked.violations, facts, checked.notes, checked.unsupported)
+        schedule = read_demand_schedule(text, str(file))
     except InputError as error:
         return _unread(file, error)
     return _result(file, verify_demand_schedule(schedule, asked), f"{_schedule_facts(schedule)}, for {demand}", ())
+
+
+def _demand_files(path: Path) -> list[Path]:
+    """Files to verify of a folder that taccl synth wrote for a demand; empty if it is something else."""
+    if not os.path.isdir(path):
+        return []
+    programs = [path / target for target in DEMAND_FILES]
+    return [path / "schedule.json", *(file for file in programs if file.is_file())]
 
 
 def _schedule_facts(schedule: DemandSchedule) -> str:
@@ -240,6 +272,12 @@ def _answer_in(path: Path) -> list[Path]:
     if stated != SUMMARY_FORMAT:
         return []
     return [file for file in (path / "schedule.json", path / "algorithm.xml") if file.is_file()]
+
+
+def _demand_beside(path: Path) -> Path | None:
+    """The demand in a folder that taccl synth wrote for one."""
+    file = path / "demand.json"
+    return file if _answer_in(path) and file.is_file() else None
 
 
 def _verify_directory(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) -> list[dict[str, Any]]:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from taccl_py.answer import Ended
-from taccl_py.api.policy import budget
+from taccl_py.api.policy import DEMAND_LIMIT_S, budget
 from taccl_py.cli.asked import FORMULA_OPTIONS, make_asked_demand, refuse_others
 from taccl_py.cli.options import (
     OUTPUT,
@@ -23,7 +22,7 @@ from taccl_py.cli.options import (
     make_degradation,
 )
 from taccl_py.cli.progress import watched
-from taccl_py.errors import InputError, InvalidArtifact, Violation
+from taccl_py.errors import InputError, InvalidArtifact, LoweringError, Violation
 from taccl_py.jsonio import canonical_json, format_of, read_text, write_all
 from taccl_py.report.tables import SUMMARY_FORMAT, print_table
 from taccl_py.solvers.limits import Limits
@@ -31,11 +30,10 @@ from taccl_py.solvers.limits import Limits
 if TYPE_CHECKING:
     from taccl_py.demand import DataDemand
     from taccl_py.demand.reshard import Resharding
+    from taccl_py.schedule.for_demand import DemandSchedule
     from taccl_py.topology.model import Topology
 
 _T = TypeVar("_T")
-# Seconds of effort normal.
-DEMAND_LIMIT_S = 4.0
 _MACHINE = ("topology", "collective", "nodes", "ranks", "missing", "slow", "missing_ports", "slow_ports", "as_json")
 _FORMULA = (*FORMULA_OPTIONS, "size", "seed")
 _SYNTH = (*_MACHINE, *_FORMULA, "effort", "time_limit", "output", "progress", "only_schedule")
@@ -86,7 +84,7 @@ def bound_demand(values: dict[str, Any], *, as_json: bool) -> None:
     "--output",
     type=OUTPUT,
     default=None,
-    help="Directory for schedule.json, demand.json, boxes.json and summary.json, or one schedule.json.",
+    help="Directory for schedule.json, demand.json, boxes.json, summary.json and the programs that runtimes take, or one schedule.json.",
 )
 @degradation_options
 @json_option  # fmt: skip
@@ -184,7 +182,8 @@ def _require_output(output: Path | None) -> None:
         return
     if output.suffix == ".xml":
         raise InputError(
-            "a demand has a schedule and no MSCCL XML; name a directory, or a file ending in .json", path=str(output)
+            "is one file, and of a demand the schedule is written too; name a directory, or a schedule ending in .json",
+            path=str(output),
         )
     if output.suffix == ".json" and output.is_dir():
         raise InputError("is a directory; name a file, or a directory without .json", path=str(output))
@@ -216,7 +215,6 @@ def _search(
     from taccl_py.pipeline.demands import synthesize_demand
     from taccl_py.report.demands import demand_record, demand_table
     from taccl_py.schedule.demand_files import write_demand_schedule
-    from taccl_py.synthesis.engine import Proof
 
     stop = threading.Event()
     limits = budget(
@@ -224,11 +222,11 @@ def _search(
     )
     with watched(stop, values.get("progress")) as events:
         answer = synthesize_demand(topology, demand, limits, events)
-    ended = Ended.of(limits, is_proved=answer.synthesis.proof is not Proof.FEASIBLE)
-    facts = {**demand_record(answer), "ended": str(ended)}
+    facts = demand_record(answer)
     texts: dict[Path, str] = {}
+    programs: list[dict[str, Any]] = []
     if output is not None:
-        schedule = write_demand_schedule(answer.synthesis.schedule)
+        schedule = write_demand_schedule(answer.schedule)
         if output.suffix == ".json":
             texts = {output: schedule}
         else:
@@ -237,13 +235,39 @@ def _search(
                 texts[output / "boxes.json"] = canonical_json(
                     [{"low": list(box.low), "high": list(box.high)} for box in resharding.boxes]
                 )
+            if not values.get("only_schedule"):
+                programs = _programs(answer.synthesis.schedule, demand, output, texts)
+            facts["programs"] = programs
             names = [*(path.name for path in texts), "summary.json"]
             texts[output / "summary.json"] = canonical_json({"format": SUMMARY_FORMAT, **facts, "files": names})
         write_all(texts)
-    result = {**facts, "files": [str(path) for path in texts]}
+    result = {**facts, "programs": programs, "files": [str(path) for path in texts]}
     if as_json:
         echo_json(result)
         return
     print_table(demand_table(result))
     for path in texts:
         click.echo(f"wrote {path}", err=True)
+    for program in programs:
+        if program["refused"] is not None:
+            click.echo(f"note: no {program['file']}: {program['refused']}", err=True)
+
+
+def _programs(
+    schedule: DemandSchedule, demand: DataDemand, output: Path, texts: dict[Path, str]
+) -> list[dict[str, Any]]:
+    """Lower for every runtime that takes demands; what it cannot do is told, and the schedule is there in any case."""
+    from taccl_py.pipeline.demand_programs import DEMAND_TARGETS
+
+    found = []
+    for target in DEMAND_TARGETS:
+        record: dict[str, Any] = {"runtime": target.runtime, "file": target.file, "unit_bytes": None, "refused": None}
+        try:
+            made = target.lower(schedule, demand, None)
+        except LoweringError as error:
+            record["refused"] = str(error)
+        else:
+            texts[output / target.file] = made.text
+            record["unit_bytes"] = made.unit_bytes
+        found.append(record)
+    return found

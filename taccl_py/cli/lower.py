@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from taccl_py.cli.asked import refuse_others
 from taccl_py.cli.lower_targets import CHAKRA, OTHER_TARGETS, lower_to, refuse_network_option
 from taccl_py.cli.options import (
+    SIZE,
     echo_json,
     json_option,
     lowering_options,
@@ -21,17 +23,24 @@ from taccl_py.cli.options import (
 from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.jsonio import format_of, read_text, write_all, write_atomically
 from taccl_py.lowering.program import Program
-from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
+from taccl_py.runtimes import LEGACY
+from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT, GROUP_FORMAT, read_schedule
 from taccl_py.schedule.ir import Schedule
 from taccl_py.units import format_count, format_gap, format_size, format_time
 
 if TYPE_CHECKING:
+    from taccl_py.lowering.mscclpp import PlanOptions
     from taccl_py.lowering.plan import Plan
     from taccl_py.pipeline.deliver import Lowered
+    from taccl_py.pipeline.demand_programs import DemandProgram
     from taccl_py.pipeline.in_network import SwitchPlan
+    from taccl_py.profiles.model import RuntimeProfile
+    from taccl_py.schedule.for_demand import DemandSchedule
     from taccl_py.schedule.group import GroupSchedule
 
 _XML, _PLAN = "msccl-xml", "mscclpp-json"
+# Parameters that mean something for the schedule of a demand.
+_OF_DEMANDS = ("schedule", "output", "target", "name", "runtime", "as_json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +82,19 @@ class _Written:
     "how many pieces, is what is fastest at SCHEDULE's size.",
 )
 @click.option(
+    "--group",
+    type=click.IntRange(1, 32),
+    default=None,
+    help="Threadblocks that share every operation (mscclpp-json), as a group; chunks are not cut, as they are by --instances.",
+)
+@click.option(
+    "--loop",
+    "loop_bytes",
+    type=SIZE,
+    default=None,
+    help="Go through operations in pieces of this size, one after the other (mscclpp-json, protocol Simple: pipeline).",
+)
+@click.option(
     "--name",
     default=None,
     help="Name of the algorithm in the file (default: collective and machine), or of the files of traces (default: algorithm).",
@@ -88,6 +110,9 @@ class _Written:
 def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **values: Any) -> None:  # fmt: skip
     """Lower SCHEDULE (a schedule.json) to MSCCL XML, to an execution plan (JSON) for MSCCL++, to traces, or to channels.
 
+    The schedule of a demand is lowered to a plan, whose ranks have buffers of the demand's lengths, or to XML for legacy MSCCL (--runtime
+    legacy), which takes it as a custom collective. Other runtimes never select a file for one.
+
     A group schedule (of taccl replicate) is lowered rank by rank, and never written down as a whole. A file of one rank (--rank) has
     empty entries for the other ranks, which a runtime passes over; the rank's limits are tested, and that its peers agree with it.
 
@@ -95,8 +120,8 @@ def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **va
 
     A plan puts data straight into the memory of the receiver, through memory channels inside a node and port channels between
     nodes, with signals (protocol Simple) or as packets that need none (LL; no rooted collectives). It is for one placement (both means
-    in place, but out of place for AllToAll), sums only. Under a runtime profile protocol and instances are those that are fastest
-    at SCHEDULE's size, and a plan by packets ends where one by signals is faster.
+    in place, but out of place for AllToAll), sums only. Under a runtime profile protocol, groups of threadblocks (or
+    instances) and loops are those that are fastest at SCHEDULE's size, and a plan by packets ends where one by signals is faster.
 
     Execution traces are a graph of sends and receives for each rank, with the files with which ASTRA-sim runs it. Channels are the
     orders of GPUs that NCCL or RCCL use instead of their own; a schedule that is anything but rings or trees is refused.
@@ -121,9 +146,14 @@ def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **va
             path="command line",
             field="--switch",
         )
+    _refuse_plan_options(target, values)
     text = read_text(schedule)
-    subject: Schedule | GroupSchedule
-    if format_of(text, str(schedule)) == GROUP_FORMAT:
+    subject: Schedule | GroupSchedule | DemandSchedule
+    stated = format_of(text, str(schedule))
+    if stated == DEMAND_SCHEDULE_FORMAT:
+        subject = _read_demand_schedule(text, schedule)
+        written = _lower_demand(subject, target, values)
+    elif stated == GROUP_FORMAT:
         subject = _read_group(text, schedule, target, values)
         written = _lower_group(subject, values)
     else:
@@ -147,6 +177,14 @@ def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **va
     click.echo(f"wrote {output}: {written.summary}", err=True)
 
 
+def _refuse_plan_options(target: str, values: dict[str, Any]) -> None:
+    for field in ("group", "loop"):
+        asked = values["loop_bytes" if field == "loop" else field] is not None
+        if asked and (target != _PLAN or values["switch"]):
+            what = "plans by switch have instances alone" if target == _PLAN else f"only {_PLAN} has these"
+            raise InputError(f"{what}; leave it out", path="command line", field=f"--{field}")
+
+
 def _write_other(target: str, schedule: Schedule, output: Path, values: dict[str, Any], *, as_json: bool) -> None:
     """Write the files of a target without programs, and say so."""
     made = lower_to(target, schedule, output, values)
@@ -161,6 +199,48 @@ def _write_other(target: str, schedule: Schedule, output: Path, values: dict[str
     click.echo(f"wrote {output}: {made.summary}", err=True)
     if made.note:
         click.echo(made.note, err=True)
+
+
+def _read_demand_schedule(text: str, path: Path) -> DemandSchedule:
+    """The schedule of a demand that the verifier accepts."""
+    from taccl_py.schedule.demand_files import read_demand_schedule
+    from taccl_py.verify.demand import verify_demand_schedule
+
+    refuse_others(_OF_DEMANDS, f"that of {path}")
+    schedule = read_demand_schedule(text, str(path))
+    violations = verify_demand_schedule(schedule)
+    if violations:
+        raise InvalidArtifact(str(path), violations)
+    return schedule
+
+
+def _lower_demand(schedule: DemandSchedule, target: str, values: dict[str, Any]) -> _Written:
+    """Program of the schedule of a demand, for what takes one."""
+    from taccl_py.api.policy import chosen_runtime
+    from taccl_py.pipeline.demand_programs import DEMAND_TARGETS, refuse_runtime
+    from taccl_py.runtimes import MSCCLPP
+
+    if target in OTHER_TARGETS:
+        raise InputError(
+            f"{target} is for the eight collectives, and this is the schedule of a demand; write --to {_PLAN}",
+            path="command line",
+            field="--to",
+        )
+    runtime = MSCCLPP.name if target == _PLAN else chosen_runtime(values["runtime"], schedule.topology).name
+    found = next((one for one in DEMAND_TARGETS if one.runtime == runtime), None)
+    if found is None:
+        raise refuse_runtime(runtime)
+    made = found.lower(schedule, schedule.demand, values["name"])
+    facts, summary = _demand_facts(made)
+    return _Written(made.text, facts, summary)
+
+
+def _demand_facts(made: DemandProgram) -> tuple[dict[str, Any], str]:
+    if isinstance(made.program, Program):
+        facts, summary = _facts(made.program, LEGACY.name), _summary(made.program)
+    else:
+        facts, summary = _plan_facts(made.program)
+    return {**facts, "unit_bytes": made.unit_bytes}, f"{summary}, chunks of {made.unit_bytes} bytes"
 
 
 def _read_group(text: str, path: Path, target: str, values: dict[str, Any]) -> GroupSchedule:
@@ -248,8 +328,8 @@ def _summary(program: Program) -> str:
 def _lower_plan(subject: Schedule, values: dict[str, Any]) -> _Written:
     from taccl_py.lowering.mscclpp import PlanOptions
     from taccl_py.lowering.plan import PACKETS, SIMPLE
-    from taccl_py.pipeline.in_network import lower_by_switch
-    from taccl_py.pipeline.plan_choice import choose_plan
+    from taccl_py.pipeline.in_network import switch_runtime_us
+    from taccl_py.pipeline.plan_choice import PlanWishes, choose_plan
     from taccl_py.profiles.catalog import select_profile
     from taccl_py.runtimes import MSCCLPP
 
@@ -270,26 +350,57 @@ def _lower_plan(subject: Schedule, values: dict[str, Any]) -> _Written:
         )
     given = make_lowering_options(values, subject.topology)
     options = PlanOptions(given.placement, given.instances, given.min_bytes, given.max_bytes, values["name"])
-    if values["switch"]:
-        try:
-            made = lower_by_switch(subject, options)
-        except InputError as error:
-            path = error.path or str(click.get_current_context().params["schedule"])
-            raise InputError(error.what, path=path, field=error.field) from None
-        facts, summary = _plan_facts(made.lowered.plan)
-        if made.options.pieces > 1:
-            summary += f", {made.options.pieces} pieces one after the other"
-        most = len(subject.topology.node_ranks[0])
-        if made.options.owners is not None and made.options.owners < most:
-            summary += f", by {made.options.owners} of {most} ranks of a node"
-        return _Written(made.lowered.text, facts | _switch_facts(made), f"{summary}\n{_against_bound(made)}")
     profile = select_profile(values["runtime_profile"], MSCCLPP.name, subject.topology).profile
-    choice = choose_plan(subject, options, profile, protocol, values["instances"])
+    if values["switch"]:
+        return _lower_by_switch(subject, options, profile, values)
+    wishes = PlanWishes(protocol, values["instances"], values["group"], values["loop_bytes"])
+    choice = choose_plan(subject, options, profile, wishes)
     facts, summary = _plan_facts(choice.lowered.plan)
+    made_with = choice.options
+    if made_with.group > 1:
+        summary += f", {made_with.group} threadblocks share every operation"
+    if made_with.loop_bytes:
+        summary += f", loops of {format_size(made_with.loop_bytes)}"
     if choice.runtime_us is not None:
-        facts |= {"instances": choice.instances, "runtime_us": choice.runtime_us, "runtime_profile": profile.name}
+        facts |= {"instances": made_with.instances, "group": made_with.group, "loop_bytes": made_with.loop_bytes}
+        facts |= {"runtime_us": choice.runtime_us, "runtime_profile": profile.name}
         summary += f", {format_time(choice.runtime_us)} under runtime profile {profile.label}"
-    return _Written(choice.lowered.text, facts, summary + _unused_size(subject, choice.lowered.plan))
+    by_switch_us = switch_runtime_us(subject, options, profile)
+    if by_switch_us is not None:
+        facts["switch_runtime_us"] = by_switch_us
+    summary += _unused_size(subject, choice.lowered.plan)
+    if by_switch_us is not None and choice.runtime_us is not None and by_switch_us < choice.runtime_us:
+        summary += (
+            f"\nnote: by switch it takes {format_time(by_switch_us)} (--switch), for buffers that were allocated for that "
+            "(mscclpp.RawGpuBuffer)"
+        )
+    return _Written(choice.lowered.text, facts, summary)
+
+
+def _lower_by_switch(
+    subject: Schedule, options: PlanOptions, profile: RuntimeProfile, values: dict[str, Any]
+) -> _Written:  # fmt: skip
+    from taccl_py.pipeline.in_network import lower_by_switch
+
+    try:
+        made = lower_by_switch(subject, options, profile, values["instances"])
+    except InputError as error:
+        path = error.path or str(click.get_current_context().params["schedule"])
+        raise InputError(error.what, path=path, field=error.field) from None
+    facts, summary = _plan_facts(made.lowered.plan)
+    if made.options.pieces > 1:
+        summary += f", {made.options.pieces} pieces one after the other"
+    most = len(subject.topology.node_ranks[0])
+    if made.options.owners is not None and made.options.owners < most:
+        summary += f", by {made.options.owners} of {most} ranks of a node"
+    if made.runtime_us is not None:
+        facts |= {
+            "instances": made.options.instances,
+            "runtime_us": made.runtime_us,
+            "runtime_profile": profile.name,
+        }
+        summary += f", {format_time(made.runtime_us)} under runtime profile {profile.label}"
+    return _Written(made.lowered.text, facts | _switch_facts(made), f"{summary}\n{_against_bound(made)}")
 
 
 def _unused_size(schedule: Schedule, plan: Plan) -> str:

@@ -16,7 +16,7 @@ from taccl_py.jsonio import require_writable
 
 if TYPE_CHECKING:
     from taccl_py.campaign.baseline import Verdict
-    from taccl_py.campaign.case import Case
+    from taccl_py.campaign.demand_case import AnyCase
     from taccl_py.campaign.suite import Suite
     from taccl_py.campaign.work import CaseOutcome
 
@@ -137,7 +137,7 @@ class _Chosen:
     """A suite, and those of its instances that were asked for."""
 
     suite: Suite
-    cases: list[Case]
+    cases: list[AnyCase]
 
 
 @dataclass(frozen=True)

@@ -37,11 +37,12 @@ _FORMATS = ("html", "md", "png", "svg")
 @click.option("--title", default="", help="Heading; default: what the results are.")
 @json_option  # fmt: skip
 def report(results: tuple[Path, ...], output: Path, form: str | None, as_json: bool, **values: Any) -> None:
-    """Make a report of RESULTS: schedule files, folders of taccl synth (also with --sizes), catalogues of taccl sweep.
+    """Make a report of RESULTS: schedule files, folders of taccl synth (also with --sizes, also of demands), catalogues of taccl sweep.
 
     The HTML page is one file that needs no network: time, bandwidth and gap at every size, the machine with the load of its
     links, a timeline to zoom into with the critical path, the path of every chunk, and tables. The files of a portfolio (--sizes)
-    are one line, the best at every size; where a summary has times under a runtime profile they come first. Pages need the extra "report"
+    are one line, the best at every size; where a summary has times under a runtime profile they come first. Demands have sizes of
+    their own and no figure over sizes. Pages need the extra "report"
     (pip install '.[report]'), and so do pictures; Markdown does not.
 
     \b
@@ -83,7 +84,8 @@ def report(results: tuple[Path, ...], output: Path, form: str | None, as_json: b
 def _title(items: Sequence[Item], sweeps: Sequence[SizeSweep]) -> str:
     """Heading of several algorithms: what they do where that is one thing, and how many they are."""
     files = "files of a portfolio" if all(item.portfolio for item in items) else "algorithms"
-    return f"{sweeps[0].title}: {len(items)} {files}" if len(sweeps) == 1 else f"{len(items)} {files}"
+    is_one_thing = len(sweeps) == 1 and not any(item.is_demand for item in items)
+    return f"{sweeps[0].title}: {len(items)} {files}" if is_one_thing else f"{len(items)} {files}"
 
 
 def _renamed(items: list[Item]) -> list[Item]:

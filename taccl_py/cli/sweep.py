@@ -21,7 +21,7 @@ from taccl_py.units import format_count, format_gap, format_time
 def sweep(suite: Path, output: Path, as_json: bool, **values: Any) -> int:
     """Synthesize all instances of SUITE, a TOML file as for taccl regress, into a catalogue.
 
-    The folder gets index.json and, for every result, schedule.json, algorithm.xml and result.json. What is there and up to
+    The folder gets index.json and, for every result, schedule.json, algorithm.xml (of a collective) and result.json. What is there and up to
     date (inputs, engine, code, solver versions) is not computed again, so a sweep that was stopped or killed goes on where it
     was. Exit code 3 if an instance has no result; the others are kept.
 
@@ -65,6 +65,7 @@ def _row(name: str, entry: dict[str, Any]) -> tuple[str, ...]:
     sized = entry["size_bytes"] is not None
     time = format_time(entry["makespan_us"]) if sized else f"{entry['makespan_us']:.6g}"
     steps = "not counted" if entry["steps"] is None else str(entry["steps"])
+    threadblocks = str(entry["threadblocks"]) if "threadblocks" in entry else "no program"
     return (
-        name, time, format_gap(entry["gap"]), entry["status"], steps, str(entry["threadblocks"]), entry["result"],
+        name, time, format_gap(entry["gap"]), entry["status"], steps, threadblocks, entry["result"],
     )  # fmt: skip

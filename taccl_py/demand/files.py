@@ -25,7 +25,7 @@ lengths of the buffers may be left out: they are as long as needed.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from taccl_py.demand.model import DTYPES, ChunkPlace, DataChunk, DataDemand
@@ -89,6 +89,19 @@ def read_demand(text: str, path: str) -> DataDemand:
     """
     refuse_form(text, path, "XML", "a demand", "a demand is a JSON file, see the reference")
     fields = Fields(parse_json(text, path), path)
+    fields.header(FORMAT, VERSION)
+    return read_demand_fields(fields)
+
+
+def read_demand_value(value: Mapping[str, Any], path: str) -> DataDemand:
+    """Demand of a mapping with the fields of a file, with ``format`` and ``version`` or without, which errors call by a name.
+
+    Raises
+    ------
+    InputError
+        See `read_demand`.
+    """
+    fields = Fields({"format": FORMAT, "version": VERSION, **value}, path)
     fields.header(FORMAT, VERSION)
     return read_demand_fields(fields)
 

@@ -3,12 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from itertools import accumulate
 
 from taccl_py.collective import Collective
 from taccl_py.demand.model import DTYPES, ChunkPlace, DataChunk, DataDemand
 from taccl_py.errors import InputError
 from taccl_py.units import MAX_RANKS
+
+# Size of what a skew spreads where none is named.
+DEFAULT_SIZE = "1MB"
+
+
+class Variable(StrEnum):
+    """Demands by formula whose counts differ."""
+
+    ALLTOALLV = "alltoallv"
+    ALLGATHERV = "allgatherv"
+    REDUCESCATTERV = "reducescatterv"
+    SENDRECV = "sendrecv"
+
+
+class ExpertExchange(StrEnum):
+    """Exchanges of a mixture of experts, whose demands a routing makes."""
+
+    MOE_DISPATCH = "moe-dispatch"
+    MOE_COMBINE = "moe-combine"
+
+
+def exchange_of(text: str) -> ExpertExchange | None:
+    """Exchange of a name, in capitals, with hyphens or without; None if it is none."""
+    word = text.lower().replace("-", "").replace("_", "")
+    return next((one for one in ExpertExchange if one.replace("-", "") == word), None)
+
+
+def variable_of(text: str) -> Variable | None:
+    """Formula of a name, in capitals, with hyphens or without; None if it is none."""
+    word = text.lower().replace("-", "").replace("_", "")
+    return Variable(word) if word in tuple(Variable) else None
 
 
 def of_collective(collective: Collective, chunk_bytes: int, dtype: str = "uint8") -> DataDemand:

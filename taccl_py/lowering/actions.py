@@ -125,8 +125,10 @@ class _Slice:
     count: int
 
 
-def cut_actions(actions: tuple[RankAction, ...], messages: tuple[StepTransfer, ...], instances: int) -> RankWork:
-    """Cut every chunk into `instances` cells, and every action into one for each instance and at most `MAX_COUNT` cells.
+def cut_actions(
+    actions: tuple[RankAction, ...], messages: tuple[StepTransfer, ...], instances: int, most: int = MAX_COUNT
+) -> RankWork:
+    """Cut every chunk into `instances` cells, and every action into one for each instance and at most `most` cells.
 
     A message's cells are cut into as many neighbouring parts as there are instances, equal at both ends, so that each
     part is still one transfer. Local work is cut likewise.
@@ -139,17 +141,20 @@ def cut_actions(actions: tuple[RankAction, ...], messages: tuple[StepTransfer, .
         One transfer for each message, in chunks.
     instances
         Number of instances, at least 1.
+    most
+        Cells of an action.
     """
     transfers: list[StepTransfer] = []
     first_of: list[int] = []
     for message in messages:
         first_of.append(len(transfers))
         transfers.extend(
-            replace(message, instance=part.instance, count=part.count) for part in _parts(message.count, instances)
+            replace(message, instance=part.instance, count=part.count)
+            for part in _parts(message.count, instances, most)
         )
     cut: list[RankAction] = []
     for action in actions:
-        for index, piece in enumerate(_parts(action.count, instances)):
+        for index, piece in enumerate(_parts(action.count, instances, most)):
             cut.append(_slice_of(action, piece, len(cut), instances, first_of, index))
     return RankWork(tuple(cut), tuple(transfers))
 
@@ -169,17 +174,17 @@ def _slice_of(
     )  # fmt: skip
 
 
-def _parts(count: int, instances: int) -> list[_Slice]:
+def _parts(count: int, instances: int, most: int) -> list[_Slice]:
     """Instances' parts of ``count * instances`` cells, each in pieces that a step can carry."""
     return [
         _Slice(instance, instance * count + piece.offset, piece.count)
         for instance in range(instances)
-        for piece in _pieces(count)
+        for piece in _pieces(count, most)
     ]
 
 
-def _pieces(count: int) -> list[_Slice]:
-    """Nearly equal pieces of at most `MAX_COUNT` cells."""
-    number = -(-count // MAX_COUNT)
+def _pieces(count: int, most: int) -> list[_Slice]:
+    """Nearly equal pieces of at most `most` cells."""
+    number = -(-count // most)
     ends = [count * index // number for index in range(number + 1)]
     return [_Slice(0, first, end - first) for first, end in pairwise(ends)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from taccl_py.collective import Buffer, Collective, Kind
+from taccl_py.collective import Buffer, Kind
 from taccl_py.errors import LoweringError
+from taccl_py.lowering.subject import CellCollective
 from taccl_py.runtimes import LEGACY, Runtime
 
 _ONE_SHARD = frozenset({Kind.GATHER, Kind.SCATTER})
@@ -34,7 +35,7 @@ class BufferSizes:
         Whether input and output must both be declared with all chunks of the loop (`Runtime.checks_chunk_counts`).
     """
 
-    collective: Collective
+    collective: CellCollective
     instances: int
     exact: bool
 
@@ -95,7 +96,7 @@ class Flags:
     out_of_place: bool
 
 
-def placement_flags(placement: CallPlacement, runtime: Runtime, kind: Kind) -> Flags:
+def placement_flags(placement: CallPlacement, runtime: Runtime, kind: Kind | None) -> Flags:
     """Return the placements that a program is for; the legacy runtime knows one of them for each file.
 
     Raises
@@ -103,6 +104,8 @@ def placement_flags(placement: CallPlacement, runtime: Runtime, kind: Kind) -> F
     LoweringError
         If the runtime has no such calls.
     """
+    if kind is None:
+        return Flags(False, True)  # the buffers of a demand lie apart
     if runtime.name == LEGACY.name:
         # This runtime reads the one attribute `inplace`, and takes no AllToAll in place.
         if kind is Kind.ALLTOALL and placement is CallPlacement.IN_PLACE:

@@ -60,7 +60,7 @@ def conversions(file: ForeignFile, runtime: Runtime, placement: CallPlacement | 
     if placement is None and file.legacy and runtime.name != LEGACY.name:
         wanted.insert(0, CallPlacement.BOTH)
     meanings = (False, True) if any(file.copies) else (False,)
-    flags = [placement_flags(one, runtime, program.kind) for one in wanted]
+    flags = [placement_flags(one, runtime, program.known_kind) for one in wanted]
     fused = any(step.op in _FUSED for gpu in program.gpus for tb in gpu.threadblocks for step in tb.steps)
     return [
         ConvertOptions(runtime, one.in_place, one.out_of_place, meaning, apart)
@@ -247,7 +247,7 @@ def _lengths(file: ForeignFile, gpu: Gpu, blocks: Sequence[_ConvertedBlock], run
     lengths = {Buffer.INPUT: gpu.input_chunks, Buffer.OUTPUT: gpu.output_chunks}
     if program.kind not in (Kind.GATHER, Kind.SCATTER):
         per_rank = program.kind in (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLTOALL)
-        true = Collective(program.kind, ranks, program.num_chunks_per_loop // (ranks if per_rank else 1))
+        true = Collective(program.known_kind, ranks, program.num_chunks_per_loop // (ranks if per_rank else 1))
         whole = {Buffer.INPUT: true.input_chunks, Buffer.OUTPUT: true.output_chunks}
         return {buffer: length or whole[buffer] * (buffer in used) for buffer, length in lengths.items()}
     chunks = counted_by(program, runtime, custom=file.custom)

@@ -92,7 +92,7 @@ def read_foreign(text: str, path: str, *, kind: Kind | None = None, origin: Runt
 
 def counted_by(program: Program, target: Runtime, *, custom: bool) -> int:
     """Chunks per loop as the target counts them: a custom collective (by name there) has those of the longer buffer."""
-    becomes_custom = target.collectives.get(program.kind) == CUSTOM
+    becomes_custom = target.collectives.get(program.known_kind) == CUSTOM
     if program.kind not in (Kind.GATHER, Kind.SCATTER) or becomes_custom == custom:
         return program.num_chunks_per_loop
     ranks = len(program.gpus)

@@ -15,7 +15,7 @@ from taccl_py.errors import InputError
 from taccl_py.lowering.buffers import BufferSizes
 from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.message_ends import START, MessageEnd, MessageHandling, PlacementRules, Survey, spans_seam
-from taccl_py.schedule.ir import Schedule
+from taccl_py.lowering.subject import CellSchedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Homes:
         )
 
 
-def assign_homes(schedule: Schedule, survey: Survey, geometry: BufferSizes, rules: PlacementRules) -> Homes:
+def assign_homes(schedule: CellSchedule, survey: Survey, geometry: BufferSizes, rules: PlacementRules) -> Homes:
     """Give every chunk that needs one its home.
 
     Raises
@@ -96,7 +96,7 @@ def assign_homes(schedule: Schedule, survey: Survey, geometry: BufferSizes, rule
     return Homes(tuple(address_of), tuple(scratch_chunks), rules.seams)
 
 
-def _listed_home(schedule: Schedule, chunk: int, rank: int) -> Address:
+def _listed_home(schedule: CellSchedule, chunk: int, rank: int) -> Address:
     """Address at which the schedule keeps the chunk."""
     address = schedule.address(chunk, rank)
     if address is None:
@@ -108,7 +108,7 @@ def _listed_home(schedule: Schedule, chunk: int, rank: int) -> Address:
 
 
 def _early_chunks(
-    schedule: Schedule,
+    schedule: CellSchedule,
     survey: Survey,
     geometry: BufferSizes,
     rank: int,

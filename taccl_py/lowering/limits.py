@@ -59,7 +59,7 @@ def no_call(min_bytes: int, max_bytes: int, whole: int, runtime: Runtime) -> Low
     )
 
 
-def require_name(name: str, kind: Kind, runtime: Runtime) -> None:
+def require_name(name: str, kind: Kind | None, runtime: Runtime) -> None:
     """Refuse a name that cannot stand in a file, or that means something else to the runtime.
 
     Raises

@@ -50,6 +50,7 @@ from taccl_py.lowering.protocol import (
 )
 from taccl_py.lowering.scratch import pack_scratch
 from taccl_py.lowering.sequence import sequence_actions
+from taccl_py.lowering.subject import CellSchedule
 from taccl_py.lowering.threadblocks import ThreadblockRules, make_threadblocks
 from taccl_py.runtimes import MAX_COUNT, MAX_NAME, Runtime
 from taccl_py.schedule.ir import Schedule
@@ -134,7 +135,7 @@ class LoweredRank:
 class _LoweringCase:
     """Facts decided before the first attempt and never again, but for the protocol."""
 
-    schedule: Schedule
+    schedule: CellSchedule
     options: LoweringOptions
     flags: Flags
     geometry: BufferSizes
@@ -148,7 +149,7 @@ class _LoweringCase:
         return self.options.runtime.fifo_slots[self.choice.protocol]
 
 
-def lower(schedule: Schedule, options: LoweringOptions) -> Program:
+def lower(schedule: CellSchedule, options: LoweringOptions) -> Program:
     """Make the program that carries out a schedule.
 
     Parameters
@@ -212,12 +213,11 @@ class Lowering:
         See `lower`.
     """
 
-    def __init__(self, schedule: Schedule, options: LoweringOptions, subject: LoweredRank | None = None) -> None:
+    def __init__(self, schedule: CellSchedule, options: LoweringOptions, subject: LoweredRank | None = None) -> None:
         runtime, kind = options.runtime, schedule.collective.kind
         _require_options(options)
-        self.schedule = schedule
         # Ranks that are lowered one by one could not agree on larger chunks.
-        schedule = folded(schedule) if subject is None else schedule
+        schedule = folded(schedule) if subject is None and isinstance(schedule, Schedule) else schedule
         self._name = options.name or default_name(schedule)
         require_name(self._name, kind, runtime)
         self._case = _LoweringCase(
@@ -314,7 +314,7 @@ def _require_options(options: LoweringOptions) -> None:
         )
 
 
-def default_name(schedule: Schedule) -> str:
+def default_name(schedule: CellSchedule) -> str:
     """Name of collective and machine, in signs that a file can hold."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{schedule.collective.kind}-{schedule.topology.name}")[:MAX_NAME]
 

@@ -17,7 +17,7 @@ from taccl_py.collective import Address, Buffer
 from taccl_py.errors import InputError
 from taccl_py.lowering.actions import NONE
 from taccl_py.lowering.order import Event
-from taccl_py.schedule.ir import Schedule
+from taccl_py.lowering.subject import CellSchedule
 
 START = -1
 
@@ -141,7 +141,7 @@ def spans_seam(first: Address, count: int, seams: frozenset[int]) -> bool:
     return any(offset in seams for offset in range(first.offset, first.offset + count - 1))
 
 
-def survey_messages(schedule: Schedule, events: tuple[Event, ...], rules: PlacementRules) -> Survey:
+def survey_messages(schedule: CellSchedule, events: tuple[Event, ...], rules: PlacementRules) -> Survey:
     """Find out what each message means for its two ranks.
 
     Raises
@@ -161,7 +161,7 @@ def survey_messages(schedule: Schedule, events: tuple[Event, ...], rules: Placem
     )
 
 
-def _keep_sums_apart(uses: list[MessageEnd], schedule: Schedule) -> None:
+def _keep_sums_apart(uses: list[MessageEnd], schedule: CellSchedule) -> None:
     """Leave sums of two in spare scratch where that saves the copy of the own contribution to the output.
 
     That is possible if the sum is only sent as it is, until another one takes its place or for good. A sum that is wanted
@@ -199,7 +199,7 @@ def _keep_sum_apart(use: MessageEnd, later: list[MessageEnd], uses: list[Message
 class _Surveyor:
     """Walks through the events, knowing which chunks have come to which rank."""
 
-    def __init__(self, schedule: Schedule, rules: PlacementRules) -> None:
+    def __init__(self, schedule: CellSchedule, rules: PlacementRules) -> None:
         self._schedule = schedule
         self._rules = rules
         num_ranks = schedule.collective.num_ranks

@@ -38,10 +38,14 @@ def emit_xml(program: Program, runtime: Runtime) -> str:
         If the runtime has no such collective or step, or the name cannot stand in a file.
     """
     require_name(program.name, program.kind, runtime)
-    spelling = runtime.collectives.get(program.kind)
+    # A runtime that takes a collective of its own for some of the eight takes it for a demand.
+    named = runtime.collectives
+    spelling = named.get(program.kind) if program.kind else next((one for one in named.values() if one == CUSTOM), None)
     if spelling is None:
         raise LoweringError(
-            f"{runtime.title} has no {program.kind}; choose another runtime", runtime=runtime.name, limit="collective"
+            f"{runtime.title} has no {program.kind or 'call for a demand'}; choose another runtime",
+            runtime=runtime.name,
+            limit="collective",
         )
     max_bytes = program.max_bytes
     if max_bytes == UNLIMITED_BYTES and runtime.max_bytes_zero == "unlimited":

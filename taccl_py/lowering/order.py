@@ -11,7 +11,8 @@ from collections import deque
 from dataclasses import dataclass
 
 from taccl_py.errors import InputError
-from taccl_py.schedule.ir import Message, Schedule
+from taccl_py.lowering.subject import CellSchedule
+from taccl_py.schedule.ir import Message
 from taccl_py.tolerances import SAME_MOMENT, ULPS
 
 
@@ -34,7 +35,7 @@ class Event:
     time_us: float
 
 
-def order_events(schedule: Schedule) -> tuple[Event, ...]:
+def order_events(schedule: CellSchedule) -> tuple[Event, ...]:
     """Return the starts and arrivals of all messages in the order of time.
 
     Raises
@@ -68,7 +69,7 @@ def _arrival_us(message: Message) -> float:
     return max(message.end_us - slack_us, math.nextafter(message.start_us, math.inf))
 
 
-def _require_no_overtaking(schedule: Schedule, keys: list[tuple[float, bool, int]]) -> None:
+def _require_no_overtaking(schedule: CellSchedule, keys: list[tuple[float, bool, int]]) -> None:
     """Refuse messages that arrive in another order than they start on their link: connections are queues."""
     started: dict[int, deque[int]] = {}
     for _, is_start, index in keys:
@@ -82,7 +83,7 @@ def _require_no_overtaking(schedule: Schedule, keys: list[tuple[float, bool, int
             )
 
 
-def _require_sound(schedule: Schedule, index: int, message: Message) -> None:
+def _require_sound(schedule: CellSchedule, index: int, message: Message) -> None:
     """Refuse a message that nothing can be made of."""
     collective = schedule.collective
     if not 0 <= message.link < len(schedule.topology.links):
@@ -95,4 +96,6 @@ def _require_sound(schedule: Schedule, index: int, message: Message) -> None:
     if not all(map(math.isfinite, times)) or not message.start_us < message.end_us:
         raise InputError(f"message {index} does not arrive after its start; check the schedule")
     if message.reduce and not collective.reduces:
-        raise InputError(f"message {index} is added, but {collective.kind} sums nothing; check the schedule")
+        raise InputError(
+            f"message {index} is added, but {collective.kind or 'the demand'} sums nothing; check the schedule"
+        )

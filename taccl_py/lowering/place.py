@@ -27,7 +27,7 @@ from taccl_py.lowering.message_ends import (
 )
 from taccl_py.lowering.order import Event
 from taccl_py.lowering.program import Op
-from taccl_py.schedule.ir import Schedule
+from taccl_py.lowering.subject import CellSchedule
 
 _DURING, _AFTER = 1, 2
 
@@ -50,7 +50,7 @@ class _Copy:
 
 
 def place_messages(
-    schedule: Schedule, events: tuple[Event, ...], geometry: BufferSizes, rules: PlacementRules
+    schedule: CellSchedule, events: tuple[Event, ...], geometry: BufferSizes, rules: PlacementRules
 ) -> tuple[RankAction, ...]:
     """Turn the messages into actions on cells of the size of a chunk; transfers are the messages.
 
@@ -74,7 +74,7 @@ def place_messages(
     return writer.actions()
 
 
-def whole_transfers(schedule: Schedule) -> tuple[StepTransfer, ...]:
+def whole_transfers(schedule: CellSchedule) -> tuple[StepTransfer, ...]:
     """One transfer for each message, in chunks."""
     links = schedule.topology.links
     return tuple(
@@ -86,7 +86,7 @@ def whole_transfers(schedule: Schedule) -> tuple[StepTransfer, ...]:
 class _ActionWriter:
     """Collects actions with their moments and puts them into order."""
 
-    def __init__(self, schedule: Schedule, events: tuple[Event, ...], homes: Homes, rules: PlacementRules) -> None:
+    def __init__(self, schedule: CellSchedule, events: tuple[Event, ...], homes: Homes, rules: PlacementRules) -> None:
         self._schedule = schedule
         self._events = events
         self._homes = homes
@@ -199,7 +199,7 @@ class _ActionWriter:
 class _Finisher:
     """Finds the copies that bring wanted chunks into the output: own ones, and those kept in scratch."""
 
-    def __init__(self, schedule: Schedule, survey: Survey, homes: Homes, rules: PlacementRules) -> None:
+    def __init__(self, schedule: CellSchedule, survey: Survey, homes: Homes, rules: PlacementRules) -> None:
         self._schedule = schedule
         self._survey = survey
         self._homes = homes
@@ -233,7 +233,7 @@ class _Finisher:
         yield _Copy(own, target, START)
 
 
-def _free_events(schedule: Schedule, survey: Survey, rank: int) -> dict[int, int]:
+def _free_events(schedule: CellSchedule, survey: Survey, rank: int) -> dict[int, int]:
     """Event after which each output cell may be written, where the own chunk in the same memory is read late.
 
     Only AllToAll has other chunks there, at the same offset.

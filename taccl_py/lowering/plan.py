@@ -6,6 +6,7 @@ which name them by their place in the lists of the GPU.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,10 @@ class Operation:
         Switch channel by which `sources` are those of all its ranks, added up; or None.
     stored
         Switch channel by which `target` is the cells of all its ranks; or None.
+    part
+        Which part of its bytes this threadblock does, of how many that a group of threadblocks shares; or None, for all of them.
+    inner, unit_bytes, count
+        Of a loop (``pipeline``): its operations, the bytes of each of them that a pass does, and how many cells they have.
     """
 
     name: str
@@ -52,6 +57,15 @@ class Operation:
     remote: int | None = None
     summed: int | None = None
     stored: int | None = None
+    part: tuple[int, int] | None = None
+    inner: tuple[Operation, ...] = ()
+    unit_bytes: int = 0
+    count: int = 0
+
+    @property
+    def fraction(self) -> float:
+        """Share of the cells that this threadblock does."""
+        return 1.0 if self.part is None else 1.0 / self.part[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +92,16 @@ class PlanBlock:
     operations: tuple[Operation, ...]
     channels: dict[str, tuple[int, ...]]
     remotes: dict[str, tuple[int, ...]]
+
+    @property
+    def all_operations(self) -> Iterator[Operation]:
+        """Operations, those in loops too."""
+        return (one for outer in self.operations for one in (outer, *outer.inner))
+
+    @property
+    def num_operations(self) -> int:
+        """Number of operations as the runtime counts them."""
+        return sum(1 for _ in self.all_operations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +166,7 @@ class Plan:
     @property
     def num_operations(self) -> int:
         """Most operations in one threadblock."""
-        return max((len(block.operations) for gpu in self.gpus for block in gpu.blocks), default=0)
+        return max((block.num_operations for gpu in self.gpus for block in gpu.blocks), default=0)
 
     @property
     def num_channels(self) -> int:
@@ -216,6 +240,12 @@ def _operation(operation: Operation) -> dict[str, Any]:
             found["dst_buff"] = [_operand(target, operation.stored)]
         else:
             found["dst_buff"] = [{"buffer_id": operation.remote, "index": target.first, "size": target.count}]
+    if operation.inner:
+        found["iter_context"] = {"unit_size": operation.unit_bytes, "num_chunks": operation.count}
+        found["ops"] = [_operation(one) for one in operation.inner]
+    if operation.part is not None:
+        number, size = operation.part
+        found["tbg_info"] = {"tb_id": number, "tbg_size": size}
     if operation.name in ("re", "repkt", "glres"):
         found["reduce_op"] = "sum"
     if operation.name == "flush":

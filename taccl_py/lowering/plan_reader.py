@@ -26,6 +26,7 @@ from taccl_py.lowering.plan import (
 # Operations of plans that copy and add up in the order of signals: what `Operation` can say.
 _SYNCHRONIZES = ("nop", "signal", "wait", "rlxsignal", "rlxwait", "sem_acquire", "sem_release", "flush")
 _MOVES = ("put", "pws", "pwsf", "copy", "re", "glres", "gstore", "ppkt", "rppkt", "cpkt", "upkt", "repkt")
+_LOOP = "pipeline"
 _TYPES = (MEMORY, PORT)
 _ALL_TYPES = (MEMORY, PORT, SWITCH)
 _MAX_BYTES = (1 << 64) - 1
@@ -110,8 +111,9 @@ def _block(fields: Fields, all_remotes: tuple[RemoteBuffer, ...], groups: list[S
         one.choice("access_channel_type", _TYPES): tuple(one.integers("remote_buffer_ids", least=0))
         for one in fields.objects("remote_buffer_refs", [])
     }
-    operations = []
-    for one in fields.objects("ops"):
+    own_groups = [groups[n] for n in channels.get(SWITCH, ())]
+
+    def placed(one: Fields) -> Operation:
         operation = _operation(one)
         if operation.target is not None and operation.remote is not None:
             numbers = remotes.get(operation.channel_type, ())
@@ -119,8 +121,19 @@ def _block(fields: Fields, all_remotes: tuple[RemoteBuffer, ...], groups: list[S
                 one.fail("dst_buff", f"names remote buffer {operation.remote}, which its threadblock does not have")
             buffer = all_remotes[numbers[operation.remote]].buffer
             operation = replace(operation, target=replace(operation.target, buffer=buffer))
-        operations.append(_with_switch_buffers(one, operation, [groups[n] for n in channels.get(SWITCH, ())]))
-    return PlanBlock(tuple(operations), channels, remotes)
+        return _with_switch_buffers(one, operation, own_groups)
+
+    def read(one: Fields) -> Operation:
+        if one.text("name") != _LOOP:
+            return placed(one)
+        loop = one.object("iter_context")
+        inner = tuple(placed(each) for each in one.objects("ops"))
+        if any("pkt" in each.name for each in inner):
+            one.fail("ops", "packets in a pipeline are not replayed; use signals")
+        unit_bytes, count = loop.integer("unit_size", least=1), loop.integer("num_chunks", least=1)
+        return Operation(_LOOP, inner=inner, unit_bytes=unit_bytes, count=count)
+
+    return PlanBlock(tuple(read(one) for one in fields.objects("ops")), channels, remotes)
 
 
 def _with_switch_buffers(fields: Fields, operation: Operation, groups: list[SwitchChannel]) -> Operation:
@@ -139,9 +152,8 @@ def _with_switch_buffers(fields: Fields, operation: Operation, groups: list[Swit
 
 def _operation(fields: Fields) -> Operation:
     name = fields.text("name")
-    if name not in (*_SYNCHRONIZES, *_MOVES) or fields.has("tbg_info"):
-        what = "threadblocks that share an operation are" if fields.has("tbg_info") else f"{name!r} is"
-        fields.fail("name", f"{what} not among what is replayed: {', '.join((*_MOVES, *_SYNCHRONIZES))}")
+    if name not in (*_SYNCHRONIZES, *_MOVES):
+        fields.fail("name", f"{name!r} is not among what is replayed: {', '.join((*_MOVES, *_SYNCHRONIZES))}")
     target, remote, stored, summed = None, None, None, None
     if name != "flush" and len(fields.items("dst_buff", [])) > 1:
         fields.fail("dst_buff", f"{name} has several destinations, which is not replayed; use one operation for each")
@@ -164,7 +176,16 @@ def _operation(fields: Fields) -> Operation:
         remote=remote,
         summed=summed,
         stored=stored,
+        part=_part(fields),
     )
+
+
+def _part(fields: Fields) -> tuple[int, int] | None:
+    """Which part of its bytes a threadblock of a group does."""
+    if not fields.has("tbg_info"):
+        return None
+    group = fields.object("tbg_info")
+    return group.integer("tb_id", least=0), group.integer("tbg_size", least=1)
 
 
 def _switch_of(fields: Fields) -> int | None:

@@ -109,7 +109,7 @@ class Program:
     name
         Name of the algorithm, at most 63 characters.
     kind
-        Collective.
+        Collective; None for a demand.
     num_chunks_per_loop
         Chunks that the runtime divides a call's size by (MSCCL's nchunksperloop): those of the larger of input and output,
         but of one rank's shard for Gather and Scatter, whose size the runtimes count per rank.
@@ -126,7 +126,7 @@ class Program:
     """
 
     name: str
-    kind: Kind
+    kind: Kind | None
     num_chunks_per_loop: int
     num_channels: int
     protocol: Protocol
@@ -135,6 +135,13 @@ class Program:
     min_bytes: int
     max_bytes: int
     gpus: tuple[Gpu, ...]
+
+    @property
+    def known_kind(self) -> Kind:
+        """Collective of a program that is not for a demand."""
+        if self.kind is None:
+            raise ValueError(f"{self.name} is for a demand, which is none of the collectives")
+        return self.kind
 
     @property
     def num_threadblocks(self) -> int:
@@ -176,7 +183,7 @@ def chunks_of_size(program: Program, runtime: Runtime | None = None) -> int:
         collectives counts the whole buffer for them, and not one rank's shard.
     """
     shared = program.kind in (Kind.GATHER, Kind.SCATTER)
-    custom = runtime is not None and runtime.collectives.get(program.kind) == CUSTOM
+    custom = shared and runtime is not None and runtime.collectives.get(program.known_kind) == CUSTOM
     return program.num_chunks_per_loop * (len(program.gpus) if shared and not custom else 1)
 
 

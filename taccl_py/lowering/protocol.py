@@ -13,8 +13,8 @@ from taccl_py.collective import Kind
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.buffers import BufferSizes
 from taccl_py.lowering.program import Protocol
+from taccl_py.lowering.subject import CellSchedule
 from taccl_py.runtimes import LOOP_LIMIT, MAX_COUNT, RCCL, Runtime
-from taccl_py.schedule.ir import Schedule
 from taccl_py.topology.model import Medium, Topology
 from taccl_py.units import BYTES_PER_MB
 
@@ -34,7 +34,7 @@ class ProtocolChoice:
 
 
 def choose_protocol(
-    schedule: Schedule, asked: Protocol | None, runtime: Runtime, *, barred: frozenset[Protocol] = frozenset()
+    schedule: CellSchedule, asked: Protocol | None, runtime: Runtime, *, barred: frozenset[Protocol] = frozenset()
 ) -> ProtocolChoice:
     """Return the protocol that is asked for, or the one with the least time for all messages one by one.
 
@@ -72,7 +72,7 @@ def choose_protocol(
     return ProtocolChoice(min(allowed, key=lambda p: _total_us(schedule, p)), asked=False)
 
 
-def possible_protocols(topology: Topology, kind: Kind) -> tuple[Protocol, ...]:
+def possible_protocols(topology: Topology, kind: Kind | None) -> tuple[Protocol, ...]:
     """Protocols that are right for a collective on a machine: those that hang, or could tear data, are left out."""
     possible = [Protocol.LL]
     if topology.num_nodes == 1 and topology.inside is Medium.NVLINK:
@@ -87,7 +87,7 @@ def _has_network(topology: Topology) -> bool:
     return topology.num_nodes > 1 or topology.inside is Medium.NETWORK
 
 
-def _total_us(schedule: Schedule, protocol: Protocol) -> float:
+def _total_us(schedule: CellSchedule, protocol: Protocol) -> float:
     """Sum of the times of all messages: the protocol's latency for such a hop, and its bytes at the link's rate."""
     topology = schedule.topology
     total_us = 0.0

@@ -167,7 +167,7 @@ def _script(programs: list[Program], runtime: Runtime, topology: Topology, fit: 
         "}",
         "",
         *[
-            f"run {one.name} {_PROGRAMS[one.kind]} {_first_bytes(one)} {one.max_bytes}" for one in programs
+            f"run {one.name} {_PROGRAMS[one.known_kind]} {_first_bytes(one)} {one.max_bytes}" for one in programs
         ],
         "",
         "# Then, here:",

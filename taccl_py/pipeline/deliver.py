@@ -129,7 +129,7 @@ def lower_unverified(
     begun = time.monotonic()
     lowering = Lowering(schedule, options)
     kept = options.port_order
-    program, timeline = _lower_once(lowering, kept, options)
+    program, timeline = _lower_once(lowering, schedule, kept, options)
     is_soon = time.monotonic() - begun <= _SOON_S
     for order in _PORT_ORDERS[schedule.collective.reduces] if reorders else ():
         slower = timeline.makespan_us > schedule.makespan_us * (1 + _REPLAY_TOLERANCE)
@@ -139,7 +139,7 @@ def lower_unverified(
             continue
         # Steps that wait for their turn cannot be fused, so there may be no room for them.
         try:
-            other, replayed = _lower_once(lowering, order, options)
+            other, replayed = _lower_once(lowering, schedule, order, options)
         except LoweringError:
             continue
         except Interrupted:
@@ -323,11 +323,13 @@ def _first_lowered(
         raise
 
 
-def _lower_once(lowering: Lowering, order: PortOrder, options: LoweringOptions) -> tuple[Program, Timeline]:
+def _lower_once(
+    lowering: Lowering, schedule: Schedule, order: PortOrder, options: LoweringOptions
+) -> tuple[Program, Timeline]:
     # A send and a receive each, also where the program then finds no room.
-    count_work("lowered", 2 * len(lowering.schedule.messages) * options.instances)
+    count_work("lowered", 2 * len(schedule.messages) * options.instances)
     program = lowering.program(order)
-    return program, replay_at(program, lowering.schedule, options.runtime, options.instances)
+    return program, replay_at(program, schedule, options.runtime, options.instances)
 
 
 def replay_at(program: Program, schedule: Schedule, runtime: Runtime, instances: int) -> Timeline:

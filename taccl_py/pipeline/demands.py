@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from taccl_py.answer import Ended
 from taccl_py.demand import DataDemand
 from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.schedule.for_demand import DemandSchedule
@@ -39,10 +40,38 @@ class DemandAnswer:
         Schedule, bound, proof.
     known
         The collective that the demand is, or None.
+    ended
+        How the search ended.
     """
 
     synthesis: DemandSynthesis
     known: KnownDemand | None
+    ended: Ended
+
+    @property
+    def schedule(self) -> DemandSchedule:
+        """The schedule that was found."""
+        return self.synthesis.schedule
+
+    @property
+    def time_us(self) -> float:
+        """Predicted time of the schedule on links and ports, in microseconds."""
+        return self.schedule.makespan_us
+
+    @property
+    def bound(self) -> Bound:
+        """Lower bound on the time of any algorithm."""
+        return self.synthesis.bound
+
+    @property
+    def gap(self) -> float:
+        """Distance of the schedule from the bound, as a part of the bound."""
+        return self.synthesis.gap
+
+    @property
+    def proof(self) -> Proof:
+        """Proof that nothing faster exists, if there is one."""
+        return self.synthesis.proof
 
 
 def require_machine(topology: Topology, demand: DataDemand) -> None:
@@ -84,7 +113,8 @@ def synthesize_demand(topology: Topology, demand: DataDemand, limits: Limits, ev
     violations = verify_demand_schedule(synthesis.schedule, demand)
     if violations:
         raise InvalidArtifact("schedule", violations)
-    return DemandAnswer(synthesis, known)
+    ended = Ended.of(limits, is_proved=synthesis.proof is not Proof.FEASIBLE)
+    return DemandAnswer(synthesis, known, ended)
 
 
 def _as_collective(

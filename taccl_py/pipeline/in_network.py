@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import chain, permutations
 
 from taccl_py.collective import Collective, Kind
@@ -12,8 +13,10 @@ from taccl_py.errors import InputError, LoweringError
 from taccl_py.lowering.mscclpp import LoweredPlan, NodeRails, PlanOptions, lower_plan, needs_rails, serving_switches
 from taccl_py.lowering.plan import Plan
 from taccl_py.pipeline.deliver import lower_plan_and_verify
+from taccl_py.pipeline.plan_choice import WORTH, doubled
+from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.schedule.ir import Schedule
-from taccl_py.simulate.plan_replay import replay_plan
+from taccl_py.simulate.plan_replay import RuntimePlanReplay, replay_plan
 from taccl_py.simulate.timeline import Timeline
 from taccl_py.synthesis.bounds import Bound, DemandBounds, helpful_switches
 from taccl_py.topology.model import Topology
@@ -40,12 +43,15 @@ class SwitchPlan:
         How long it takes at the schedule's size.
     bound
         Lower bound for any algorithm on that machine, with sums and multicast in its switches.
+    runtime_us
+        Its time at that size under the runtime profile; None under the neutral one, and for costs of an unstated size.
     """
 
     lowered: LoweredPlan
     options: PlanOptions
     replay: Timeline
     bound: Bound
+    runtime_us: float | None = None
 
     @property
     def gap(self) -> float:
@@ -64,8 +70,19 @@ class SwitchPlan:
         return size_bytes is None or round(size_bytes) % self.unit_bytes == 0
 
 
-def lower_by_switch(schedule: Schedule, options: PlanOptions) -> SwitchPlan:
+def lower_by_switch(
+    schedule: Schedule, options: PlanOptions, profile: RuntimeProfile | None = None, instances: int | None = None
+) -> SwitchPlan:
     """Make, verify and replay the plan that does by switch what the messages of a schedule do.
+
+    Parameters
+    ----------
+    schedule, options
+        Collective, machine and size; placement, sizes and name.
+    profile
+        The runtime profile under which the cut is the fastest; None or the neutral one: by links and ports alone.
+    instances
+        Threadblocks of every kind on every rank; None is whatever is fastest under the profile, or what the options say without one.
 
     Raises
     ------
@@ -81,11 +98,14 @@ def lower_by_switch(schedule: Schedule, options: PlanOptions) -> SwitchPlan:
     for ranks in nodes:
         _require_links(topology, collective.kind, ranks)
     size_bytes = schedule.chunk_bytes * collective.chunks_per_size
-    best = _fastest_cut(schedule, replace(options, switch=True), size_bytes)
+    best = _fastest_cut(schedule, replace(options, switch=True, instances=instances or options.instances), size_bytes)
+    runtime_us = None
+    if profile is not None and not profile.is_neutral and schedule.size_bytes is not None:
+        best, runtime_us = _fastest_runtime_cut(schedule, replace(options, switch=True), profile, instances)
     lowered = lower_plan_and_verify(schedule, best)
     replay = replay_plan(lowered.plan, collective.kind, topology, size_bytes / lowered.plan.chunks_per_size)
     bounds = DemandBounds.by_switch(topology, collective.kind, collective.root)
-    return SwitchPlan(lowered, best, replay, bounds.at(size_bytes))
+    return SwitchPlan(lowered, best, replay, bounds.at(size_bytes), runtime_us)
 
 
 def _require_links(topology: Topology, kind: Kind, ranks: Sequence[int]) -> None:
@@ -135,17 +155,34 @@ def switch_times_us(topology: Topology, kind: Kind, root: int, sizes: Sequence[f
     return [time if math.isfinite(time) else None for time in best]
 
 
+def switch_runtime_us(schedule: Schedule, options: PlanOptions, profile: RuntimeProfile) -> float | None:
+    """Time of the fastest plan by switch under a runtime profile at a schedule's size; None where there is none."""
+    topology, kind = schedule.topology, schedule.collective.kind
+    if profile.is_neutral or schedule.size_bytes is None:
+        return None
+    if topology.num_ranks > _MOST_RANKS or not helpful_switches(topology, kind):
+        return None
+    with suppress(InputError, LoweringError):
+        _, time_us = _fastest_runtime_cut(schedule, replace(options, switch=True), profile, None)
+        return time_us
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class _CachedPlan:
-    """A plan and what it was made with."""
+    """A plan and what it was made with; its times are under a runtime profile if there is one."""
 
     options: PlanOptions
     plan: Plan
+    profile: RuntimeProfile | None = None
 
     def time_us(self, schedule: Schedule, size_bytes: float) -> float:
         """Predicted time at a size."""
+        kind = schedule.collective.kind
+        if self.profile is not None:
+            return RuntimePlanReplay(self.plan, kind, schedule.topology, self.profile).time_us(size_bytes)
         chunk_bytes = size_bytes / self.plan.chunks_per_size
-        return replay_plan(self.plan, schedule.collective.kind, schedule.topology, chunk_bytes).makespan_us
+        return replay_plan(self.plan, kind, schedule.topology, chunk_bytes).makespan_us
 
     def divides(self, size_bytes: float) -> bool:
         """True if a size is a multiple of the plan's chunks; the runtime runs no other."""
@@ -158,12 +195,14 @@ def _rails(schedule: Schedule) -> tuple[NodeRails, ...]:
     return tuple(NodeRails) if several else (NodeRails.DIRECT,)
 
 
-def _cuts_by_rails(schedule: Schedule, options: PlanOptions) -> Iterator[Iterator[_CachedPlan]]:
+def _cuts_by_rails(
+    schedule: Schedule, options: PlanOptions, profile: RuntimeProfile | None = None
+) -> Iterator[Iterator[_CachedPlan]]:
     """Cuts for each path between nodes that does not go beyond a limit of the runtime; LoweringError if all of them do."""
     failures: list[LoweringError] = []
     choices = _rails(schedule)
     for rails in choices:
-        cuts = _cuts(schedule, replace(options, rails=rails))
+        cuts = _cuts(schedule, replace(options, rails=rails), profile)
         try:
             first = next(cuts)
         except LoweringError as error:
@@ -174,7 +213,7 @@ def _cuts_by_rails(schedule: Schedule, options: PlanOptions) -> Iterator[Iterato
         raise failures[0]
 
 
-def _cuts(schedule: Schedule, options: PlanOptions) -> Iterator[_CachedPlan]:
+def _cuts(schedule: Schedule, options: PlanOptions, profile: RuntimeProfile | None) -> Iterator[_CachedPlan]:
     """Plans by more and more owners and then of more and more pieces, until a limit of the runtime is reached."""
     kind, several = schedule.collective.kind, needs_rails(schedule)
     most = len(schedule.topology.node_ranks[0]) if several else schedule.topology.num_ranks
@@ -190,25 +229,59 @@ def _cuts(schedule: Schedule, options: PlanOptions) -> Iterator[_CachedPlan]:
             if number == 0:
                 raise
             return
-        yield _CachedPlan(tried, plan)
+        yield _CachedPlan(tried, plan, profile)
 
 
 def _fastest_cut(schedule: Schedule, options: PlanOptions, size_bytes: float) -> PlanOptions:
-    """Options whose cut is fastest at a size, of those whose chunks divide it if there are any.
+    """Options whose cut is fastest at a size, of those whose chunks divide it if there are any."""
+    return _fastest_of(schedule, options, size_bytes, None).options
+
+
+def _fastest_runtime_cut(
+    schedule: Schedule, options: PlanOptions, profile: RuntimeProfile, instances: int | None
+) -> tuple[PlanOptions, float]:
+    """Options whose cut is fastest under a runtime profile at the schedule's size, and the time."""
+    size_bytes = schedule.chunk_bytes * schedule.collective.chunks_per_size
+    best: _TimedCut | None = None
+    for number in doubled() if instances is None else [instances]:
+        try:
+            found = _fastest_of(schedule, replace(options, instances=number), size_bytes, profile)
+        except LoweringError:
+            if best is None:
+                raise
+            break
+        if best is not None and (found.left_over, found.time_us) > (best.left_over, WORTH * best.time_us):
+            break
+        best = found
+    if best is None:
+        raise ValueError("a plan by switch with no instance")
+    return best.options, best.time_us
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _TimedCut:
+    """How a cut does: whether its chunks do not divide the size, its time, and what it was made with."""
+
+    left_over: bool
+    time_us: float
+    options: PlanOptions = field(compare=False)
+
+
+def _fastest_of(
+    schedule: Schedule, options: PlanOptions, size_bytes: float, profile: RuntimeProfile | None
+) -> _TimedCut:
+    """The fastest cut.
 
     More pieces follow each other more closely, more owners share the load, and both pay alpha more often; so trying ends when more
     of them are slower.
     """
-    best: tuple[bool, float] = (True, math.inf)
-    chosen = options
-    for cuts in _cuts_by_rails(schedule, options):
+    best = _TimedCut(True, math.inf, options)
+    for cuts in _cuts_by_rails(schedule, options, profile):
         before_us = math.inf
         for cut in cuts:
             time_us = cut.time_us(schedule, size_bytes)
-            worth = (not cut.divides(size_bytes), time_us)
-            if worth < best:
-                best, chosen = worth, cut.options
+            best = min(best, _TimedCut(not cut.divides(size_bytes), time_us, cut.options))
             if time_us > before_us:
                 break
             before_us = time_us
-    return chosen
+    return best

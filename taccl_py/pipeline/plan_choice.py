@@ -1,8 +1,12 @@
-"""Plans for MSCCL++ under a runtime profile: protocol and instances with which a schedule is fastest at its size, by replay."""
+"""Plans for MSCCL++ under a runtime profile: how a schedule is fastest at its size, by replay.
+
+That is the protocol, how many threadblocks share the work (in groups, or as instances with chunks of their own), and whether they go
+through pieces of it in loops.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -11,12 +15,14 @@ from taccl_py.lowering.mscclpp import LoweredPlan, PlanOptions, lower_plan
 from taccl_py.lowering.plan import PACKETS, SIMPLE
 from taccl_py.pipeline.deliver import lower_plan_and_verify
 from taccl_py.profiles.model import RuntimeProfile
+from taccl_py.runtimes import MSCCLPP
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.plan_replay import RuntimePlanReplay
 
 _MOST_INSTANCES = 32
-# Twice as many instances take twice as many threadblocks, and leave sizes without a plan: they must be worth it.
-_WORTH = 0.98
+_MOST_PASSES = 64  # of a loop
+# Twice as many threadblocks, or passes of a loop, must be worth it.
+WORTH = 0.98
 _MOST_DOUBLINGS = 40  # of the size, at which packets have long lost
 
 
@@ -28,14 +34,14 @@ class PlanChoice:
     ----------
     lowered
         The plan and its text.
-    instances
-        Parts of every chunk.
+    options
+        Instances, group and loop that it was made with.
     runtime_us
         Its time at the schedule's size under the profile; None under the neutral one, and for costs of an unstated size.
     """
 
     lowered: LoweredPlan
-    instances: int
+    options: PlanOptions
     runtime_us: float | None
 
 
@@ -46,13 +52,43 @@ class _TimedPlan:
     options: PlanOptions
     lowered: LoweredPlan
     replay: RuntimePlanReplay
+    size_bytes: float
     runtime_us: float
 
 
+@dataclass(frozen=True, slots=True)
+class PlanWishes:
+    """Wishes for a plan; None is whatever is fastest, and where one of the last three is asked for, the others are as few as can be.
+
+    Attributes
+    ----------
+    protocol
+        ``Simple`` or ``LL``.
+    instances, group, loop_bytes
+        See `PlanOptions`.
+    """
+
+    protocol: str | None = None
+    instances: int | None = None
+    group: int | None = None
+    loop_bytes: int | None = None
+
+    @property
+    def says_cut(self) -> bool:
+        """True if instances, groups or loops are asked for."""
+        return any(one is not None for one in (self.instances, self.group, self.loop_bytes))
+
+    def applied(self, options: PlanOptions) -> PlanOptions:
+        """Options with what is asked for."""
+        return replace(
+            options, protocol=self.protocol or SIMPLE, instances=self.instances or 1, group=self.group or 1, loop_bytes=self.loop_bytes or 0
+        )  # fmt: skip
+
+
 def choose_plan(
-    schedule: Schedule, options: PlanOptions, profile: RuntimeProfile, protocol: str | None, instances: int | None
+    schedule: Schedule, options: PlanOptions, profile: RuntimeProfile, wishes: PlanWishes
 ) -> PlanChoice:  # fmt: skip
-    """Lower a schedule with the protocol and the instances that are fastest at its size, and verify the text.
+    """Lower a schedule as is fastest at its size, and verify the text.
 
     A plan by packets that was chosen ends at the size from which on one by puts and signals is faster, if no other end is asked for.
 
@@ -63,9 +99,9 @@ def choose_plan(
     options
         Placement, sizes and name.
     profile
-        The runtime profile; under the neutral one it is protocol Simple and 1 instance where nothing is asked for.
-    protocol, instances
-        What is asked for; None is whatever is fastest.
+        The runtime profile; under the neutral one it is protocol Simple, 1 instance, no group and no loop where nothing is asked for.
+    wishes
+        What is asked for.
 
     Raises
     ------
@@ -75,54 +111,79 @@ def choose_plan(
         If the verifier rejects the text.
     """
     size_bytes = schedule.size_bytes
-    asked = replace(options, protocol=protocol or SIMPLE, instances=instances or 1)
+    asked, protocol = wishes.applied(options), SIMPLE if wishes.loop_bytes else wishes.protocol
     if profile.is_neutral or size_bytes is None:
-        return PlanChoice(lower_plan_and_verify(schedule, asked), asked.instances, None)
+        return PlanChoice(lower_plan_and_verify(schedule, asked), asked, None)
     protocols = [name for name in (SIMPLE, PACKETS) if protocol in (None, name) and name in profile.protocols]
-    best = {name: _fastest(schedule, replace(asked, protocol=name), profile, instances) for name in protocols}
+    best = {name: _fastest(schedule, replace(asked, protocol=name), profile, wishes) for name in protocols}
     trials = [trial for trial in best.values() if trial is not None]
     if not trials:
         made = lower_plan_and_verify(schedule, asked)
         replay = RuntimePlanReplay(made.plan, schedule.collective.kind, schedule.topology, profile)
-        return PlanChoice(made, asked.instances, replay.time_us(size_bytes))
+        return PlanChoice(made, asked, replay.time_us(size_bytes))
     chosen = min(trials, key=lambda trial: trial.runtime_us)
     plain = best.get(SIMPLE)
     wanted = chosen.options
     if chosen is not plain and plain is not None and options.max_bytes is None:
         wanted = replace(wanted, max_bytes=_end_of_packets(chosen, plain, size_bytes))
-    return PlanChoice(lower_plan_and_verify(schedule, wanted), wanted.instances, chosen.runtime_us)
+    return PlanChoice(lower_plan_and_verify(schedule, wanted), wanted, chosen.runtime_us)
 
 
 def _fastest(
-    schedule: Schedule, options: PlanOptions, profile: RuntimeProfile, instances: int | None
+    schedule: Schedule, options: PlanOptions, profile: RuntimeProfile, wishes: PlanWishes
 ) -> _TimedPlan | None:
     """The fastest plan with a protocol; None if it has none that the runtime runs at the size."""
-    best: _TimedPlan | None = None
-    for number in [instances] if instances is not None else _doubled():
-        trial = None
-        with suppress(LoweringError):
-            trial = _tried(schedule, replace(options, instances=number), profile)
-        if trial is None or (best is not None and trial.runtime_us > _WORTH * best.runtime_us):
-            break
-        best = trial
-    return best
+
+    def better(best: _TimedPlan | None, trials: Iterable[PlanOptions]) -> _TimedPlan | None:
+        """The last of some trials that is worth it, each more than the one before."""
+        for tried in trials:
+            trial = None
+            with suppress(LoweringError):
+                trial = _tried(schedule, tried, profile)
+            if trial is None or (best is not None and trial.runtime_us > WORTH * best.runtime_us):
+                break
+            best = trial
+        return best
+
+    single = better(None, [options])
+    if wishes.says_cut or single is None:
+        return single
+    most = min(_MOST_INSTANCES, MSCCLPP.max_threadblocks // single.lowered.plan.num_threadblocks)
+    widths = [*(number for number in doubled() if 1 < number < most), most][: None if most > 1 else 0]
+    best = better(single, [replace(options, group=number) for number in widths]) or single
+    if best is single or best.lowered.plan.num_operations > single.lowered.plan.num_operations:
+        # Operations may have had to be cut for groups, as for instances they need not be.
+        others = better(single, [replace(options, instances=number) for number in widths]) or single
+        best = min(best, others, key=lambda one: one.runtime_us)
+    looped = None if options.protocol == PACKETS else better(None, _loops(single, best))
+    return best if looped is None or looped.runtime_us > WORTH * best.runtime_us else looped
 
 
-def _doubled() -> Iterator[int]:
-    number = 1
-    while number <= _MOST_INSTANCES:
-        yield number
-        number *= 2
+def _loops(single: _TimedPlan, best: _TimedPlan) -> Iterator[PlanOptions]:
+    """Options with loops of more and more passes, with about as many threadblocks as the best plan without has."""
+    unit = MSCCLPP.alignment_bytes
+    chunk_bytes = round(single.size_bytes) // single.lowered.plan.chunks_per_size
+    most = best.options.instances * best.options.group
+    instances = next(number for number in range(most, 0, -1) if chunk_bytes // unit % number == 0)
+    passes, cell_bytes = 2, chunk_bytes // instances
+    while passes <= _MOST_PASSES and cell_bytes > unit * passes:
+        yield replace(single.options, instances=instances, loop_bytes=-(-cell_bytes // passes // unit) * unit)
+        passes *= 2
+
+
+def doubled() -> Iterator[int]:
+    """Numbers of threadblocks that are tried."""
+    return (1 << power for power in range(_MOST_INSTANCES.bit_length()))
 
 
 def _tried(schedule: Schedule, options: PlanOptions, profile: RuntimeProfile) -> _TimedPlan | None:
     """A plan, timed; None if the runtime does not run it at the schedule's size."""
     size_bytes = schedule.size_bytes
     lowered = lower_plan(schedule, options)
-    if size_bytes is None or round(size_bytes) % lowered.plan.unit_bytes:
+    if size_bytes is None or round(size_bytes) % lowered.plan.unit_bytes or size_bytes < lowered.plan.min_bytes:
         return None
     replay = RuntimePlanReplay(lowered.plan, schedule.collective.kind, schedule.topology, profile)
-    return _TimedPlan(options, lowered, replay, replay.time_us(size_bytes))
+    return _TimedPlan(options, lowered, replay, size_bytes, replay.time_us(size_bytes))
 
 
 def _end_of_packets(packets: _TimedPlan, plain: _TimedPlan, size_bytes: float) -> int:

@@ -11,19 +11,19 @@ from taccl_py.errors import InputError, LimitReached, LoweringError
 from taccl_py.lowering.limits import NO_CALL, no_call, require_sizes
 from taccl_py.lowering.lower import LoweringOptions, PortOrder
 from taccl_py.lowering.program import Protocol
-from taccl_py.lowering.protocol import choose_protocol, possible_protocols
-from taccl_py.pipeline.deliver import ReplayedProgram, lower_unverified, replay_at, verified
+from taccl_py.lowering.protocol import choose_protocol, flag_is_early, possible_protocols
+from taccl_py.pipeline.deliver import ReplayedProgram, lower_unverified, replay_at
 from taccl_py.pipeline.resolve import Request, make_demand
 from taccl_py.pipeline.select import Trial, in_some_arrangement, preferred_us, require_chosen
 from taccl_py.pipeline.views import retimed
-from taccl_py.portfolio.by_replay import LOWEST, ReplayedCover, Stretch, TrialChoice, in_rising_order
+from taccl_py.portfolio.by_replay import LOWEST, RISING, ReplayedCover, Stretch, TrialChoice, in_rising_order
 from taccl_py.portfolio.candidates import Candidate, Probe, race_candidates
 from taccl_py.portfolio.envelope import SizeSpan, lower_envelope
-from taccl_py.portfolio.rows import PortfolioFile, SizeRow, size_rows
+from taccl_py.portfolio.rows import PortfolioFile, SizeRow, UnverifiedFile, size_rows
 from taccl_py.portfolio.variants import SizedCandidate, at_size, bytes_per_byte, lower_variants
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.profiles.view import machine_under
-from taccl_py.runtimes import MAX_COUNT
+from taccl_py.runtimes import MAX_COUNT, Runtime
 from taccl_py.schedule.ir import Origin, Schedule
 from taccl_py.simulate.cost_curve import cost_curve
 from taccl_py.simulate.runtime_replay import RuntimeReplay
@@ -139,11 +139,11 @@ def synthesize_portfolio(
         sizes_bytes = [round(probe.demand.size_bytes) for probe in probes]
         if profile is None:
             variants = lower_variants(candidates, sizes_bytes, options, racer, over)
+            chosen = _members(variants, sizes, options, over, stopped)
         else:
             cover = ReplayedCover(candidates, sizes_bytes, options, profile, instances, racer, over)
-            members = _members_by_replay(cover, sizes, options, stopped, racer)
-        if profile is None:
-            members = _members(variants, sizes, options, over, stopped)
+            chosen = _members_by_replay(cover, sizes, options, stopped, racer)
+        members = racer.spread(_verified, [_UnverifiedMember(each, options.runtime) for each in chosen])
         proved = [bounds.at(member.max_bytes, MAX_COUNT, over=over) for member in members]
         members = [_with_origin(member, demand, request, bound) for member, bound in zip(members, proved, strict=True)]
         rows = size_rows(members, probes, options, profile, limits.within(_BOUNDS_UNDER_SECONDS), racer)
@@ -177,7 +177,7 @@ def _viewed(probe: Probe, profile: RuntimeProfile) -> Probe:
 
 def _members_by_replay(
     cover: ReplayedCover, sizes: SizeRange, options: LoweringOptions, stopped: Over, racer: Racer
-) -> list[PortfolioFile]:
+) -> list[UnverifiedFile]:
     """Members for all sizes by the choices of a replayed cover; what cannot be lowered, or is not safe, is left to the next choice.
 
     Raises
@@ -185,7 +185,7 @@ def _members_by_replay(
     LoweringError
         If for some sizes no choice can be lowered.
     """
-    members: list[PortfolioFile] = []
+    members: list[UnverifiedFile] = []
     floor, low = LOWEST, sizes.low_bytes
     stretches = cover.stretches(sizes.low_bytes, sizes.high_bytes)
     ready = _likely_members(cover, stretches, options, racer)
@@ -195,7 +195,7 @@ def _members_by_replay(
             if member is None:
                 break
             members.append(member)
-            floor, low = member.lowered.program.protocol, member.max_bytes + 1
+            floor, low = member.found.program.protocol, member.max_bytes + 1
     if not members:
         raise no_call(sizes.low_bytes, sizes.high_bytes, 1, options.runtime)
     return _up_to(members, sizes.high_bytes)
@@ -250,7 +250,7 @@ def _first_member(
     options: LoweringOptions,
     stopped: Over,
     ready: _Ready,
-) -> PortfolioFile | None:
+) -> UnverifiedFile | None:
     """The best choice that can be lowered for sizes from `low` on; None if there is no call up to the end of the stretch."""
     span = SizeSpan(0, low, stretch.high)
     while (choice := _next_choice(cover, stretch, floor, low, ready)) is not None:
@@ -286,7 +286,7 @@ class _UnloweredMember:
 class _TimedFile:
     """A file, and its time under the profile at the middle size of its stretch."""
 
-    file: PortfolioFile
+    file: UnverifiedFile
     middle_us: float
 
 
@@ -304,12 +304,12 @@ def _member_made(task: _UnloweredMember, stopped: Over = STOP.is_set) -> _TimedF
         member = _member_of(task, stopped)
     except LoweringError as error:
         return error
-    replay = RuntimeReplay(member.lowered.program, member.schedule.topology, task.profile)
+    replay = RuntimeReplay(member.found.program, member.schedule.topology, task.profile)
     middle = min(_middle(task.span.min_bytes, task.span.max_bytes), member.max_bytes)
     return _TimedFile(member, preferred_us(replay.time_us(middle), task.choice.setting))
 
 
-def _member_of(task: _UnloweredMember, stopped: Over) -> PortfolioFile:
+def _member_of(task: _UnloweredMember, stopped: Over) -> UnverifiedFile:
     """Program of a choice for the sizes of a span, or as far as it is safe.
 
     Raises
@@ -327,8 +327,24 @@ def _member_of(task: _UnloweredMember, stopped: Over) -> PortfolioFile:
     member = in_some_arrangement(
         lambda each: _lower_with(variant, span.min_bytes, span.max_bytes, each, stopped, reorders=False), wanted
     )
-    require_chosen(member.lowered, options)
+    if options.protocol is None and flag_is_early(options.runtime, choice.setting.protocol):
+        # Only its verifier tells.
+        known = member.verified(options.runtime).lowered
+        require_chosen(known, options)
+        member = replace(member, found=known)
     return member
+
+
+@dataclass(frozen=True)
+class _UnverifiedMember:
+    """A member that is to be verified for a runtime."""
+
+    file: UnverifiedFile
+    runtime: Runtime
+
+
+def _verified(task: _UnverifiedMember) -> PortfolioFile:
+    return task.file.verified(task.runtime)
 
 
 def range_demand(request: Request, sizes: SizeRange) -> Demand:
@@ -364,7 +380,7 @@ def _bounded(task: _Bounding) -> Probe:
 
 def _members(
     variants: Sequence[SizedCandidate], sizes: SizeRange, options: LoweringOptions, over: Over, stopped: Over
-) -> list[PortfolioFile]:
+) -> list[UnverifiedFile]:
     """Members for all sizes, no more of them than the runtime loads, even if they have to be slower for that.
 
     Raises
@@ -396,35 +412,43 @@ def _covering(
     options: LoweringOptions,
     over: Over,
     stopped: Over,
-) -> list[PortfolioFile]:
+) -> list[UnverifiedFile]:
     """Members for all sizes, none of which is slower than the fastest one by more than this part; none where no size has a call."""
-    members: list[PortfolioFile] = []
+    members: list[UnverifiedFile] = []
     first, curves = sizes.low_bytes, [variant.curve for variant in variants]
     for span in lower_envelope(curves, sizes.low_bytes, sizes.high_bytes, tolerance):
         middle = round(math.sqrt(span.min_bytes * span.max_bytes))
         others = sorted(variants, key=lambda variant: variant.curve.time_us(middle))
-        members += _cover([variants[span.choice], *others], first, span.max_bytes, options, over, stopped)
+        floor = members[-1].found.program.protocol if members else LOWEST
+        members += _cover([variants[span.choice], *others], first, span.max_bytes, floor, options, over, stopped)
         first = members[-1].max_bytes + 1 if members else first
     return members
 
 
 def _cover(
-    variants: Sequence[SizedCandidate], low: int, high: int, options: LoweringOptions, over: Over, stopped: Over
-) -> Iterator[PortfolioFile]:
+    variants: Sequence[SizedCandidate],
+    low: int,
+    high: int,
+    floor: Protocol,
+    options: LoweringOptions,
+    over: Over,
+    stopped: Over,
+) -> Iterator[UnverifiedFile]:
     """Members for sizes from `low` up to `high`: the first variant where it can be lowered, another one where it cannot.
 
-    Sizes at the end for which there are no calls, or no calls that a program serves, are left to those that follow.
+    Protocols only rise from `floor` on, unless nothing can be lowered so. Sizes at the end for which there are no calls, or no calls that
+    a program serves, are left to those that follow.
     """
     while low <= high:
         failures: list[LoweringError] = []
-        for variant in variants:
+        for least, variant in product(dict.fromkeys((floor, LOWEST)), variants):
             try:
-                member = _lower_from(variant, low, high, options, over, stopped)
+                member = _lower_from(variant, low, high, least, options, over, stopped)
             except LoweringError as error:
                 failures.append(error)
                 continue
             yield member
-            low = member.max_bytes + 1
+            low, floor = member.max_bytes + 1, member.found.program.protocol
             break
         else:
             lasting = [failure for failure in failures if failure.limit != NO_CALL]
@@ -433,25 +457,25 @@ def _cover(
             return
 
 
-def _up_to(members: Sequence[PortfolioFile], high: int) -> list[PortfolioFile]:
+def _up_to(members: Sequence[UnverifiedFile], high: int) -> list[UnverifiedFile]:
     """The members, the last of which also has the sizes up to the end of the range for which there are no calls."""
     *others, last = members
     return [*others, replace(last, max_bytes=high, schedule=at_size(last.schedule, high))]
 
 
 def _lower_from(
-    variant: SizedCandidate, low: int, high: int, options: LoweringOptions, over: Over, stopped: Over
-) -> PortfolioFile:
+    variant: SizedCandidate, low: int, high: int, floor: Protocol, options: LoweringOptions, over: Over, stopped: Over
+) -> UnverifiedFile:
     """Program for the sizes from `low` up to `high`, or to where another protocol is better, or to where it is safe."""
     schedule = variant.candidate.schedule
     divisor = _divisor(variant, options)
     called = -(-max(1, low) // divisor) * divisor
     if called > high:
         raise no_call(low, high, divisor, options.runtime)
-    protocol = options.protocol or _protocol_at(schedule, called, options)
+    protocol = options.protocol or _protocol_at(schedule, called, floor, options)
     if options.protocol is None:
-        high = _last_with(schedule, protocol, called, high, options)
-    best: PortfolioFile | None = None
+        high = _last_with(schedule, protocol, called, high, floor, options)
+    best: UnverifiedFile | None = None
     failure: LoweringError | None = None
     for instances in _instances(at_size(schedule, high), options):
         if best is not None and over():
@@ -475,7 +499,7 @@ def _divisor(variant: SizedCandidate, options: LoweringOptions) -> int:
 
 def _lower_with(
     variant: SizedCandidate, low: int, high: int, options: LoweringOptions, stopped: Over, *, reorders: bool = True
-) -> PortfolioFile:
+) -> UnverifiedFile:
     """Program for the sizes from `low` up to `high`, or as far as it is safe; orders at ports are not tried without `reorders`."""
     schedule = at_size(variant.candidate.schedule, variant.at_bytes)
     share = bytes_per_byte(schedule, options)
@@ -494,8 +518,7 @@ def _lower_with(
     program = replace(known.program, min_bytes=options.min_bytes, max_bytes=math.floor(high * share))
     require_sizes(program, options.runtime)
     found = ReplayedProgram(program, known.replay, known.port_order)
-    lowered = verified(found, schedule.collective, options.runtime)
-    return PortfolioFile(variant.candidate, at_size(schedule, high), lowered, low, high, options.instances)
+    return UnverifiedFile(variant.candidate, at_size(schedule, high), found, low, high, options.instances)
 
 
 def _lowered_anew(
@@ -514,11 +537,11 @@ def _lowered_anew(
     raise failure or ValueError("no options of lowering were tried")
 
 
-def _no_slower(one: PortfolioFile, other: PortfolioFile, options: LoweringOptions) -> bool:
+def _no_slower(one: UnverifiedFile, other: UnverifiedFile, options: LoweringOptions) -> bool:
     """True if one program is nowhere slower than another, as far as the ends of their range tell."""
     for size in (other.min_bytes, other.max_bytes):
         schedule = at_size(other.schedule, size)
-        times = [replay_at(m.lowered.program, schedule, options.runtime, m.instances) for m in (one, other)]
+        times = [replay_at(m.found.program, schedule, options.runtime, m.instances) for m in (one, other)]
         if times[0].makespan_us > times[1].makespan_us * (1 + _TOLERANCE):
             return False
     return True
@@ -531,17 +554,20 @@ def _instances(schedule: Schedule, options: LoweringOptions) -> list[int]:
     return [1, 2, _MOST_INSTANCES]
 
 
-def _protocol_at(schedule: Schedule, size: int, options: LoweringOptions) -> Protocol:
-    """The best protocol for a size; when messages are sent, which it does not depend on, is not found anew for it."""
+def _protocol_at(schedule: Schedule, size: int, floor: Protocol, options: LoweringOptions) -> Protocol:
+    """The best protocol for a size, from `floor` on; when messages are sent, which it does not depend on, is not found anew for it."""
     sized = replace(schedule, chunk_bytes=schedule.collective.chunk_bytes(size))
-    return choose_protocol(sized, None, options.runtime).protocol
+    passed = frozenset(RISING[: RISING.index(floor)])
+    return choose_protocol(sized, None, options.runtime, barred=passed).protocol
 
 
-def _last_with(schedule: Schedule, protocol: Protocol, low: int, high: int, options: LoweringOptions) -> int:
+def _last_with(
+    schedule: Schedule, protocol: Protocol, low: int, high: int, floor: Protocol, options: LoweringOptions
+) -> int:
     """Largest size up to `high` for which the protocol is still the choice; the choice changes at most from small to large."""
 
     def kept(size: int) -> bool:
-        return _protocol_at(schedule, size, options) is protocol
+        return _protocol_at(schedule, size, floor, options) is protocol
 
     if kept(high):
         return high

@@ -36,7 +36,7 @@ from taccl_py.simulate.cost_curve import cost_curve
 from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.race import Racer
 
-_RISING = (Protocol.LL, Protocol.LL128, Protocol.SIMPLE)
+RISING = (Protocol.LL, Protocol.LL128, Protocol.SIMPLE)
 
 
 @dataclass(frozen=True)
@@ -261,8 +261,8 @@ def _best_path(times: Sequence[dict[TrialChoice, float]]) -> list[TrialChoice]:
         nexts: dict[TrialChoice, float] = {}
         origin: dict[TrialChoice, TrialChoice] = {}
         for choice, time in of_size.items():
-            level = _RISING.index(choice.setting.protocol)
-            allowed = [c for c in costs if _RISING.index(c.setting.protocol) <= level]
+            level = RISING.index(choice.setting.protocol)
+            allowed = [c for c in costs if RISING.index(c.setting.protocol) <= level]
             if not allowed:
                 continue
             reached = {c: costs[c] + (c != choice) * change for c in allowed}
@@ -405,8 +405,8 @@ def _room(schedule: Schedule, profile: RuntimeProfile) -> int:
 
 def in_rising_order(stretch: Stretch, floor: Protocol) -> list[TrialChoice]:
     """Choices of a stretch, those whose protocol was passed already at smaller sizes last, for want of others."""
-    level = _RISING.index(floor)
-    return sorted(stretch.choices, key=lambda choice: _RISING.index(choice.setting.protocol) < level)
+    level = RISING.index(floor)
+    return sorted(stretch.choices, key=lambda choice: RISING.index(choice.setting.protocol) < level)
 
 
-LOWEST = _RISING[0]
+LOWEST = RISING[0]

@@ -156,9 +156,9 @@ class _Examination:
             return []
         found: list[Candidate] = []
         for schedule in (answer.schedule, *answer.runners_up):
-            require_valid(schedule)
             curve = cost_curve(schedule, self.min_bytes, self.max_bytes)
             if not any(_makes_needless(other.curve, curve) for other in found):
+                require_valid(schedule)
                 found.append(Candidate(run.engine, answer.solver, schedule, curve, run.demand.size_bytes))
         return found
 

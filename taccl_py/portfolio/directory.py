@@ -43,7 +43,7 @@ class Offer:
     @property
     def kind(self) -> Kind:
         """Collective of the program."""
-        return self.program.kind
+        return self.program.known_kind
 
     @property
     def min_bytes(self) -> int:

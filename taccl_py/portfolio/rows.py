@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline.deliver import Lowered, replay_at
+from taccl_py.pipeline.deliver import Lowered, ReplayedProgram, replay_at, verified
 from taccl_py.portfolio.candidates import Candidate, Probe
 from taccl_py.portfolio.variants import at_size
 from taccl_py.profiles.model import RuntimeProfile
@@ -21,6 +21,30 @@ from taccl_py.units import relative_gap
 
 # Rows of one file that one process makes: what is made of a program for its replay serves them all.
 _ROWS_AT_ONCE = 4
+
+
+@dataclass(frozen=True)
+class UnverifiedFile:
+    """A file that may become one of a portfolio; attributes as those of `PortfolioFile`, its program verified or not."""
+
+    candidate: Candidate
+    schedule: Schedule
+    found: ReplayedProgram
+    min_bytes: int
+    max_bytes: int
+    instances: int
+
+    def verified(self, runtime: Runtime) -> PortfolioFile:
+        """The file with its verified text.
+
+        Raises
+        ------
+        InvalidArtifact
+            If the verifier rejects it.
+        """
+        found = self.found
+        lowered = found if isinstance(found, Lowered) else verified(found, self.schedule.collective, runtime)
+        return PortfolioFile(self.candidate, self.schedule, lowered, self.min_bytes, self.max_bytes, self.instances)
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ def demand_record(answer: DemandAnswer) -> dict[str, Any]:
         "gap": synthesis.gap,
         "algbw_gbps": schedule.algbw_gbps,
         "messages": len(schedule.messages),
+        "ended": str(answer.ended),
     }
 
 

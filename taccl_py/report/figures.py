@@ -296,11 +296,11 @@ def _height(rows: Sequence[str]) -> int:
 
 
 def _unit(item: Item) -> str:
-    return "us" if item.schedule.size_bytes is not None else "the profile's unit"
+    return "us" if item.size_bytes is not None else "the profile's unit"
 
 
 def _span(item: Item, transfer: Transfer) -> str:
-    if item.schedule.size_bytes is None:
+    if item.size_bytes is None:
         return f"{transfer.start_us:.6g} to {transfer.end_us:.6g}"
     return f"{format_time(transfer.start_us)} to {format_time(transfer.end_us)}, {format_size(transfer.size_bytes)}"
 

@@ -14,14 +14,17 @@ from taccl_py.lowering.program import Program, chunks_of_size
 from taccl_py.report.progress import ProgressPoint
 from taccl_py.report.summaries import PortfolioFacts, RuntimeFacts, RuntimePoint
 from taccl_py.runtimes import RUNTIMES
+from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.cost_curve import cost_curve
 from taccl_py.simulate.critical_path import critical_path
+from taccl_py.simulate.demand_replay import demand_critical_path, replay_demand
 from taccl_py.simulate.program_replay import replay_program
 from taccl_py.simulate.schedule_replay import replay_schedule
 from taccl_py.simulate.timeline import Timeline
 from taccl_py.synthesis.bounds import DemandBounds
 from taccl_py.topology.catalog import load_topology
+from taccl_py.topology.model import Topology
 from taccl_py.units import SizeRange, algbw_gbps, format_count, format_size, relative_gap
 
 # Sizes of a sweep are this far apart at most.
@@ -51,28 +54,69 @@ class Item:
         Its time under a runtime profile, if its summary tells one.
     position
         Number of the file in its portfolio.
+    asked
+        File of the demand that a demand's schedule is for, if it is known.
     """
 
     name: str
-    schedule: Schedule
+    schedule: Schedule | DemandSchedule
     program: Program | None = None
     sizes: SizeRange | None = None
     progress: tuple[ProgressPoint, ...] = ()
     portfolio: PortfolioFacts | None = None
     runtime: RuntimeFacts | None = None
     position: int = 0
+    asked: str = ""
+
+    @property
+    def is_demand(self) -> bool:
+        """True if the schedule is that of a demand."""
+        return isinstance(self.schedule, DemandSchedule)
+
+    @property
+    def size_bytes(self) -> float | None:
+        """Size of the collective, or all bytes that a demand has to bring somewhere; None on a machine whose costs are per chunk."""
+        return (
+            float(self.schedule.demand.total_bytes)
+            if isinstance(self.schedule, DemandSchedule)
+            else self.schedule.size_bytes
+        )
+
+    @property
+    def what(self) -> str:
+        """Name of the collective or the demand."""
+        return (
+            self.schedule.demand.name
+            if isinstance(self.schedule, DemandSchedule)
+            else str(self.schedule.collective.kind)
+        )
+
+    @property
+    def num_chunks(self) -> int:
+        """Number of chunks."""
+        if isinstance(self.schedule, DemandSchedule):
+            return len(self.schedule.demand.chunks)
+        return self.schedule.collective.num_chunks
+
+    def describe_chunk(self, chunk: int) -> str:
+        """Name of a chunk for people."""
+        if isinstance(self.schedule, DemandSchedule):
+            return self.schedule.demand.describe_chunk(chunk)
+        return self.schedule.collective.describe_chunk(chunk)
 
     @cached_property
     def timeline(self) -> Timeline:
         """Replay of the schedule at its own size."""
+        if isinstance(self.schedule, DemandSchedule):
+            return replay_demand(self.schedule)
         return replay_schedule(self.schedule, self.schedule.chunk_bytes)
 
     @cached_property
     def program_timeline(self) -> Timeline | None:
         """Replay of the program at the schedule's size, if there is a program for it."""
         program, schedule = self.program, self.schedule
-        size_bytes = schedule.size_bytes
-        if program is None or size_bytes is None:
+        size_bytes = self.size_bytes
+        if program is None or size_bytes is None or isinstance(schedule, DemandSchedule):
             return None
         runtime = RUNTIMES[_RUNTIME]
         whole = chunks_of_size(program, runtime)
@@ -87,10 +131,14 @@ class Item:
     @cached_property
     def critical(self) -> frozenset[int]:
         """Messages on a critical path."""
+        if isinstance(self.schedule, DemandSchedule):
+            return frozenset(demand_critical_path(self.schedule))
         return frozenset(critical_path(self.schedule))
 
     def source_of(self, chunk: int) -> int:
-        """Rank that a chunk comes from; for sums the rank whose shard it is."""
+        """Rank that a chunk comes from, the first of a demand's; for sums of a collective the rank whose shard it is."""
+        if isinstance(self.schedule, DemandSchedule):
+            return self.schedule.demand.chunks[chunk].holders[0][0]
         collective = self.schedule.collective
         if not collective.reduces:
             return collective.source[chunk]
@@ -101,7 +149,7 @@ class Item:
         """Time under the runtime profile at the schedule's own size, or the largest of its file, if a summary tells one."""
         facts = self.portfolio.runtime if self.portfolio else self.runtime
         points = [point for point in (facts.points if facts else ()) if point.range == self.position]
-        own = [point for point in points if point.size_bytes == self.schedule.size_bytes]
+        own = [point for point in points if point.size_bytes == self.size_bytes]
         found = own or points
         return found[-1] if found else None
 
@@ -111,11 +159,14 @@ class Item:
         if self.portfolio is not None:
             return ""
         schedule, origin = self.schedule, self.schedule.origin
-        names = _names_of(schedule)
-        if origin is None or not names or schedule.size_bytes is None:
+        names = _names_of(schedule.topology)
+        if origin is None or not names or self.size_bytes is None:
             return ""
+        if isinstance(schedule, DemandSchedule):
+            words = ["taccl", "synth", names[0], self.asked, "--seed", str(origin.seed), "-o", "out/"]
+            return shlex.join(words) if self.asked else ""
         collective = schedule.collective
-        words = ["taccl", "synth", names[0], str(collective.kind), "--size", f"{round(schedule.size_bytes)}B"]
+        words = ["taccl", "synth", names[0], str(collective.kind), "--size", f"{round(self.size_bytes)}B"]
         words += ["--engine", origin.engine, "--seed", str(origin.seed)]
         words += ["--chunks", str(collective.chunks_per_rank)] if collective.chunks_per_rank > 1 else []
         words += ["--root", str(collective.root)] if collective.kind in ROOTED else []
@@ -123,12 +174,12 @@ class Item:
         return shlex.join([*words, "-o", "out/"])
 
 
-def _names_of(schedule: Schedule) -> list[str]:
+def _names_of(topology: Topology) -> list[str]:
     """Names under which exactly this machine is found."""
     found = []
-    for name in (schedule.topology.name, schedule.topology.name.replace("-", ":", 1)):
+    for name in (topology.name, topology.name.replace("-", ":", 1)):
         try:
-            if load_topology(name) == schedule.topology:
+            if load_topology(name) == topology:
                 found.append(name)
         except InputError:
             continue
@@ -193,17 +244,21 @@ class SizeSweep:
 
 
 def size_sweeps(items: Sequence[Item], sizes: SizeRange) -> list[SizeSweep]:
-    """Sweeps of all items, one for every machine and collective; items whose costs are for one size have none."""
-    groups: dict[tuple[str, str, int], list[Item]] = {}
+    """Sweeps of all items, one for every machine and collective; demands and items whose costs are for one size have none."""
+    groups: dict[tuple[str, str, int], list[tuple[Item, Schedule]]] = {}
     for item in items:
+        if isinstance(item.schedule, DemandSchedule):
+            continue
         collective = item.schedule.collective
         if not item.schedule.topology.chunk_costs:
-            groups.setdefault((item.schedule.topology.name, collective.kind, collective.root), []).append(item)
+            groups.setdefault((item.schedule.topology.name, collective.kind, collective.root), []).append(
+                (item, item.schedule)
+            )
     return [_sweep(group, sizes) for group in groups.values()]
 
 
-def _sweep(items: Sequence[Item], sizes: SizeRange) -> SizeSweep:
-    first = items[0].schedule
+def _sweep(found_items: Sequence[tuple[Item, Schedule]], sizes: SizeRange) -> SizeSweep:
+    items, first = [item for item, _ in found_items], found_items[0][1]
     collective = first.collective
     factor = collective.busbw_factor
     bounds = DemandBounds.of(first.topology, collective.kind, collective.root)
@@ -264,7 +319,7 @@ def _times(item: Item, sizes: SizeRange, grid: Sequence[float]) -> list[tuple[fl
     """Times on links and ports of the sizes for which an item is meant."""
     span = item.sizes or sizes
     low, high = max(span.low_bytes, sizes.low_bytes), min(span.high_bytes, sizes.high_bytes)
-    if low > high:
+    if low > high or isinstance(item.schedule, DemandSchedule):
         return []
     curve = cost_curve(item.schedule, sizes.low_bytes, sizes.high_bytes)
     # The ends of a range belong to the line even where no size of the grid lies on them.
@@ -289,7 +344,7 @@ def _point(size_bytes: float, time_us: float, factor: float, bound_us: float, na
 
 def title_of(item: Item) -> str:
     """Heading of an item."""
-    schedule = item.schedule
-    size = schedule.size_bytes
-    what = f"{schedule.collective.kind} on {schedule.topology.name}, {schedule.collective.num_ranks} ranks"
-    return f"{what}, {format_size(size)}" if size is not None else what
+    topology, size = item.schedule.topology, item.size_bytes
+    what = f"{item.what} on {topology.name}, {topology.num_ranks} ranks"
+    to_deliver = " to deliver" if item.is_demand else ""
+    return f"{what}, {format_size(size)}{to_deliver}" if size is not None else what

@@ -19,7 +19,8 @@ from taccl_py.report.figures import (
     topology_figure,
 )
 from taccl_py.report.items import Item, SizeSweep, title_of
-from taccl_py.report.view import program_record, schedule_record
+from taccl_py.report.view import demand_schedule_record, program_record, schedule_record
+from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import ANY_ALGORITHM, Origin
 from taccl_py.units import format_gap, format_rate, format_size, format_time, relative_gap
 
@@ -130,9 +131,11 @@ def _restriction(origin: Origin | None) -> str:
 def summary_cells(item: Item) -> list[str]:
     """Facts of an item on links and ports, as text."""
     schedule, origin = item.schedule, item.schedule.origin
-    sized = schedule.size_bytes is not None
+    sized = item.size_bytes is not None
     time = format_time if sized else lambda value: f"{value:.6g}"
     bound_us = origin.bound_us if origin else 0.0
+    # Bus bandwidth is a notion of the eight collectives.
+    busbw = None if isinstance(schedule, DemandSchedule) else schedule.busbw_gbps
     return [
         item.name,
         title_of(item),
@@ -140,7 +143,7 @@ def summary_cells(item: Item) -> list[str]:
         time(bound_us) + _restriction(origin) if bound_us else "",
         format_gap(relative_gap(schedule.makespan_us, bound_us)) if bound_us else "",
         format_rate(schedule.algbw_gbps) if schedule.algbw_gbps is not None else "",
-        format_rate(schedule.busbw_gbps) if schedule.busbw_gbps is not None else "",
+        format_rate(busbw) if busbw is not None else "",
         str(schedule.num_steps),
         origin.engine if origin else "",
         origin.status if origin else "",
@@ -167,7 +170,7 @@ def _runtime_cells(item: Item) -> list[str]:
     point = item.runtime_point
     if point is None:
         return ["", "", ""]
-    other = "" if point.size_bytes == item.schedule.size_bytes else f" at {format_size(point.size_bytes)}"
+    other = "" if point.size_bytes == item.size_bytes else f" at {format_size(point.size_bytes)}"
     gap = format_gap(relative_gap(point.time_us, point.bound_us))
     return [f"{format_time(point.time_us)}{other}", format_time(point.bound_us), gap]
 
@@ -203,7 +206,7 @@ def _summary(items: Sequence[Item]) -> str:
 
 def _details(item: Item, number: int) -> list[str]:
     schedule = item.schedule
-    collective, origin = schedule.collective, schedule.origin
+    origin = schedule.origin
     parts = [f"<h2>{html.escape(item.name)}: {html.escape(title_of(item))}</h2>"]
     if origin is not None:
         sketch = f", sketch {html.escape(origin.sketch)}" if origin.sketch else ""
@@ -220,8 +223,8 @@ def _details(item: Item, number: int) -> list[str]:
         )
         parts.append(_div(progress_figure(item), f"progress-{number}"))
     options = "".join(
-        f'<option value="{chunk}">{html.escape(collective.describe_chunk(chunk))}</option>'
-        for chunk in range(collective.num_chunks)
+        f'<option value="{chunk}">{html.escape(item.describe_chunk(chunk))}</option>'
+        for chunk in range(item.num_chunks)
     )
     parts.append(
         f'<p>Show <select id="chunk-{number}" onchange="chooseChunk({number}, this.value)">'
@@ -251,7 +254,10 @@ def _legend(num_ranks: int) -> str:
 
 
 def _tables(item: Item) -> list[str]:
-    record = schedule_record(item.schedule, item.timeline)
+    if isinstance(item.schedule, DemandSchedule):
+        record = demand_schedule_record(item.schedule, item.timeline)
+    else:
+        record = schedule_record(item.schedule, item.timeline)
     sized = record["size_bytes"] is not None
     time = format_time if sized else lambda value: f"{value:.6g}"
     steps = [
@@ -294,7 +300,7 @@ def _folded(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -
 
 def _chunk_pairs(item: Item) -> list[list[list[int]]]:
     """For every chunk the pairs of ranks that it crosses."""
-    found: list[dict[tuple[int, int], None]] = [{} for _ in range(item.schedule.collective.num_chunks)]
+    found: list[dict[tuple[int, int], None]] = [{} for _ in range(item.num_chunks)]
     for message in item.schedule.messages:
         link = item.schedule.topology.links[message.link]
         for chunk in message.chunks:

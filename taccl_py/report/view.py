@@ -15,6 +15,7 @@ from taccl_py.report.tables import plain_table
 from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.critical_path import critical_path
+from taccl_py.simulate.demand_replay import demand_critical_path
 from taccl_py.simulate.timeline import SwitchWork, Timeline, Transfer
 from taccl_py.topology.model import Topology
 from taccl_py.units import format_size, format_time
@@ -55,13 +56,15 @@ def demand_schedule_record(schedule: DemandSchedule, timeline: Timeline) -> dict
         "steps": _steps(schedule, timeline),
         "traffic": _traffic(schedule.topology, timeline),
         "transfers": [_transfer(each, schedule) for each in timeline.transfers],
+        "critical_path": _critical_path(schedule),
     }
 
 
-def _critical_path(schedule: Schedule) -> list[dict[str, Any]]:
+def _critical_path(schedule: Schedule | DemandSchedule) -> list[dict[str, Any]]:
     """Messages of the critical path at the schedule's own size."""
     found = []
-    for index in critical_path(schedule):
+    path = critical_path(schedule) if isinstance(schedule, Schedule) else demand_critical_path(schedule)
+    for index in path:
         message = schedule.messages[index]
         link = schedule.topology.links[message.link]
         found.append({"src": link.src, "dst": link.dst, "start_us": message.start_us, "end_us": message.end_us})
@@ -104,12 +107,12 @@ def plan_record(plan: Plan, kind: str, topology: Topology | None, timeline: Time
 
 
 def _plan_gpu(gpu: PlanGpu) -> dict[str, Any]:
-    names = Counter(operation.name for block in gpu.blocks for operation in block.operations)
+    names = Counter(operation.name for block in gpu.blocks for operation in block.all_operations)
     return {
         "rank": gpu.rank,
         "threadblocks": len(gpu.blocks),
         "operations": names.total(),
-        "longest": max((len(block.operations) for block in gpu.blocks), default=0),
+        "longest": max((block.num_operations for block in gpu.blocks), default=0),
         "scratch_chunks": gpu.scratch_chunks,
         "puts": sum(names[one] for one in ("put", "pws", "pwsf", "ppkt", "rppkt", "gstore")),
         "sums": sum(names[one] for one in ("re", "repkt", "glres")),

@@ -61,6 +61,11 @@ class DemandSchedule:
         return steps_of(self.topology, self.messages)
 
     @property
+    def num_steps(self) -> int:
+        """Longest chain of messages that wait for each other's data."""
+        return max(self.step_of, default=0)
+
+    @property
     def algbw_gbps(self) -> float | None:
         """All bytes that had to come somewhere, over the time; None where nothing moves or sizes mean nothing."""
         if self.topology.chunk_costs or not self.messages:

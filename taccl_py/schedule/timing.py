@@ -10,6 +10,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from taccl_py.collective import Collective
 from taccl_py.schedule.ir import Message, Schedule, rounding_us
@@ -44,9 +45,9 @@ def build_schedule(
 
 def time_messages(topology: Topology, chunk_bytes: float, untimed: Sequence[UntimedMessage]) -> tuple[Message, ...]:
     """Earliest times of messages that keep the plan's order on every link and port and wait for the same deliveries."""
-    clock = _ScheduleClock(topology, _sizes_bytes(chunk_bytes, untimed), untimed)
+    clock = _ScheduleClock(PlanDependences.of(topology, untimed), _sizes_bytes(chunk_bytes, untimed))
     clock.send_in_order()
-    return tuple(clock.message(i) for i in clock.order)
+    return tuple(clock.message(i) for i in clock.plan.order)
 
 
 def dispatch_messages(topology: Topology, chunk_bytes: float, untimed: Sequence[UntimedMessage]) -> tuple[Message, ...]:
@@ -54,7 +55,7 @@ def dispatch_messages(topology: Topology, chunk_bytes: float, untimed: Sequence[
 
     Of the messages that could start first, the one with the longest path to go starts, counted to the end of what waits for it.
     """
-    clock = _ScheduleClock(topology, _sizes_bytes(chunk_bytes, untimed), untimed)
+    clock = _ScheduleClock(PlanDependences.of(topology, untimed), _sizes_bytes(chunk_bytes, untimed))
     return tuple(clock.message(i) for i in clock.dispatch())
 
 
@@ -62,23 +63,16 @@ def dispatch_untimed(
     topology: Topology, sizes_bytes: Sequence[float], untimed: Sequence[UntimedMessage]
 ) -> list[UntimedMessage]:
     """The plan with the times of `dispatch_messages`, every message having a size of its own."""
-    clock = _ScheduleClock(topology, sizes_bytes, untimed)
-    clock.dispatch()
-    return clock.as_sent()
+    return PlanDependences.of(topology, untimed).dispatched(sizes_bytes)
 
 
 def time_untimed(
     topology: Topology, sizes_bytes: Sequence[float], untimed: Sequence[UntimedMessage]
 ) -> list[UntimedMessage]:
     """The plan with the times of `time_messages`, every message having a size of its own."""
-    clock = _ScheduleClock(topology, sizes_bytes, untimed)
+    clock = _ScheduleClock(PlanDependences.of(topology, untimed), sizes_bytes)
     clock.send_in_order()
     return clock.as_sent()
-
-
-def plan_us(topology: Topology, sizes_bytes: Sequence[float], untimed: Sequence[UntimedMessage]) -> float:
-    """Arrival of the last message of a plan, every message having a size of its own and the plan's order being kept."""
-    return max((message.end for message in time_untimed(topology, sizes_bytes, untimed)), default=0.0)
 
 
 def _sizes_bytes(chunk_bytes: float, untimed: Sequence[UntimedMessage]) -> list[float]:
@@ -116,15 +110,60 @@ def find_deliveries(topology: Topology, untimed: Sequence[UntimedMessage]) -> li
     return found
 
 
+@dataclass(frozen=True)
+class PlanDependences:
+    """Order and dependences of a plan's messages, whatever their sizes are.
+
+    Attributes
+    ----------
+    topology, untimed
+        The plan.
+    order
+        Positions of messages in the order in which links and ports serve them.
+    deliveries
+        Messages that each message waits for.
+    """
+
+    topology: Topology
+    untimed: Sequence[UntimedMessage]
+    order: Sequence[int]
+    deliveries: Sequence[set[int]]
+
+    @staticmethod
+    def of(topology: Topology, untimed: Sequence[UntimedMessage]) -> PlanDependences:
+        """Find them."""
+        return PlanDependences(topology, untimed, plan_order(untimed), find_deliveries(topology, untimed))
+
+    def cut(self, numbers: Sequence[int]) -> PlanDependences:
+        """The plan with so many messages in place of each, one after the other; what waited for it waits for the last of them."""
+        last = [end - 1 for end in accumulate(numbers)]
+        untimed, deliveries = list[UntimedMessage](), list[set[int]]()
+        for message, waits_for, number in zip(self.untimed, self.deliveries, numbers, strict=True):
+            untimed += [message] * number
+            deliveries += [{last[other] for other in waits_for if numbers[other]}] * number
+        order = [part for i in self.order for part in range(last[i] - numbers[i] + 1, last[i] + 1)]
+        return PlanDependences(self.topology, untimed, order, deliveries)
+
+    def time_us(self, sizes_bytes: Sequence[float]) -> float:
+        """Arrival of the last message, every message having a size of its own and the plan's order being kept."""
+        clock = _ScheduleClock(self, sizes_bytes)
+        clock.send_in_order()
+        return max(clock.end_us, default=0.0)
+
+    def dispatched(self, sizes_bytes: Sequence[float]) -> list[UntimedMessage]:
+        """The plan with the times of `dispatch_messages`, every message having a size of its own."""
+        clock = _ScheduleClock(self, sizes_bytes)
+        clock.dispatch()
+        return clock.as_sent()
+
+
 class _ScheduleClock:
     """State of a schedule being timed: when links and ports are free, and messages sent."""
 
-    def __init__(self, topology: Topology, sizes_bytes: Sequence[float], untimed: Sequence[UntimedMessage]) -> None:
+    def __init__(self, plan: PlanDependences, sizes_bytes: Sequence[float]) -> None:
+        topology, untimed = plan.topology, plan.untimed
         count_work("timed", sum(len(message.chunks) for message in untimed))
-        self.untimed = untimed
-        self.order = plan_order(untimed)
-        self.deliveries = find_deliveries(topology, untimed)
-        self.resources = [topology.resources_of[message.link] for message in untimed]
+        self.plan = plan
         # Many messages are alike.
         known: dict[tuple[int, float], _Lasting] = {}
         self.lasting: list[_Lasting] = []
@@ -139,12 +178,12 @@ class _ScheduleClock:
 
     def ready_us(self, i: int) -> float:
         """Time at which a message's deliveries have arrived."""
-        return max((self.end_us[j] for j in self.deliveries[i]), default=0.0)
+        return max((self.end_us[j] for j in self.plan.deliveries[i]), default=0.0)
 
     def earliest(self, i: int, ready_us: float) -> float:
         """Earliest start of a message that is ready then: its link and ports are free."""
         start = ready_us
-        for resource in self.resources[i]:
+        for resource in self.lasting[i].resources:
             free_us = self.free_us[resource]
             if free_us > start:
                 start = free_us
@@ -153,37 +192,37 @@ class _ScheduleClock:
     def send(self, i: int, start: float) -> None:
         """Send a message."""
         lasting = self.lasting[i]
-        for resource, occupied_us in zip(self.resources[i], lasting.occupied_us, strict=True):
+        for resource, occupied_us in zip(lasting.resources, lasting.occupied_us, strict=True):
             self.free_us[resource] = start + occupied_us
         self.start_us[i] = start
         self.end_us[i] = start + lasting.message_us
 
     def send_in_order(self) -> None:
         """Send all in the plan's order."""
-        for i in self.order:
+        for i in self.plan.order:
             self.send(i, self.earliest(i, self.ready_us(i)))
 
     def message(self, i: int) -> Message:
         """A message that has been sent."""
-        message = self.untimed[i]
+        message = self.plan.untimed[i]
         return Message(message.link, message.chunks, self.start_us[i], self.end_us[i], message.reduce, message.packed)
 
     def as_sent(self) -> list[UntimedMessage]:
         """The plan with the times at which messages were sent."""
-        times = zip(self.untimed, self.start_us, self.end_us, strict=True)
+        times = zip(self.plan.untimed, self.start_us, self.end_us, strict=True)
         return [UntimedMessage(d.link, d.chunks, start, end, d.reduce, d.lead, d.packed) for d, start, end in times]
 
     def dispatch(self) -> list[int]:
         """Send all, of those that could start first always the one with the longest path to go; in which order."""
-        waiting = [set(deliveries) for deliveries in self.deliveries]
-        users: list[list[int]] = [[] for _ in self.untimed]
+        waiting = [set(deliveries) for deliveries in self.plan.deliveries]
+        users: list[list[int]] = [[] for _ in self.plan.untimed]
         path_us = [lasting.message_us for lasting in self.lasting]
-        for i in reversed(self.order):
+        for i in reversed(self.plan.order):
             path_us[i] += max((path_us[user] for user in users[i]), default=0.0)
-            for j in self.deliveries[i]:
+            for j in self.plan.deliveries[i]:
                 users[j].append(i)
-        ready_us = [0.0] * len(self.untimed)
-        queue = [(0.0, -path_us[i], i) for i in self.order if not waiting[i]]
+        ready_us = [0.0] * len(self.plan.untimed)
+        queue = [(0.0, -path_us[i], i) for i in self.plan.order if not waiting[i]]
         heapq.heapify(queue)
         sent = []
         while queue:
@@ -207,11 +246,13 @@ class _ScheduleClock:
 class _Lasting:
     """How long a message occupies its link and each of its ports, and how long it takes to arrive."""
 
+    resources: tuple[int, ...]
     occupied_us: tuple[float, ...]
     message_us: float
 
     @staticmethod
     def of(topology: Topology, link: int, size_bytes: float) -> _Lasting:
         """Of a size on a link."""
-        occupied_us = tuple(topology.occupancy_us(resource, size_bytes) for resource in topology.resources_of[link])
-        return _Lasting(occupied_us, topology.message_us(link, size_bytes))
+        resources = topology.resources_of[link]
+        occupied_us = tuple(topology.occupancy_us(resource, size_bytes) for resource in resources)
+        return _Lasting(resources, occupied_us, topology.message_us(link, size_bytes))

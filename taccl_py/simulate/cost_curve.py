@@ -136,22 +136,39 @@ def cost_curve(schedule: Schedule, min_bytes: float, max_bytes: float) -> CostCu
     )
 
 
+# A line, and its value at the size at which chains are compared: ``(at_us, fixed_us, us_per_mb)``.
+_ValuedLine = tuple[float, float, float]
+
+
 def _longest_chain(turns: Sequence[ReplayTurn], num_resources: int, chunk_mb: float) -> AffineTime:
     """Cost of the chain of messages that ends last with chunks of `chunk_mb` megabytes."""
-
-    def at_size(line: AffineTime) -> float:
-        return line.fixed_us + line.us_per_mb * chunk_mb
-
-    nothing = AffineTime(0.0, 0.0)
-    free = [nothing] * num_resources
-    arrivals: list[AffineTime] = []
+    nothing = (0.0, 0.0, 0.0)
+    free: list[_ValuedLine] = [nothing] * num_resources
+    arrivals: list[_ValuedLine] = []
+    # Many messages are alike.
+    slowest_of: dict[tuple[AffineTime, ...], AffineTime] = {}
+    longest = nothing
     for turn in turns:
-        start = max([free[r] for r in turn.resources] + [arrivals[other] for other in turn.waits_for], key=at_size)
+        start = nothing
+        # Of those that are equally late the first one counts, whatever comes in what order.
+        for resource in turn.resources:
+            if free[resource][0] > start[0]:
+                start = free[resource]
+        for other in turn.waits_for:
+            if arrivals[other][0] > start[0]:
+                start = arrivals[other]
+        _, fixed_us, us_per_mb = start
         for resource, occupancy in zip(turn.resources, turn.occupancies, strict=True):
-            free[resource] = start.plus(occupancy)
-        slowest = max(turn.occupancies, key=at_size)
-        arrivals.append(start.plus(slowest).plus(AffineTime(turn.latency_us, 0.0)))
-    return max(arrivals, key=at_size, default=nothing)
+            fixed, slope = fixed_us + occupancy.fixed_us, us_per_mb + occupancy.us_per_mb
+            free[resource] = (fixed + slope * chunk_mb, fixed, slope)
+        slowest = slowest_of.get(turn.occupancies)
+        if slowest is None:
+            slowest = slowest_of[turn.occupancies] = max(turn.occupancies, key=lambda line: line.at(chunk_mb))
+        fixed, slope = fixed_us + slowest.fixed_us + turn.latency_us, us_per_mb + slowest.us_per_mb
+        arrivals.append((fixed + slope * chunk_mb, fixed, slope))
+        if arrivals[-1][0] > longest[0]:
+            longest = arrivals[-1]
+    return AffineTime(longest[1], longest[2])
 
 
 def _envelope(longest: Callable[[float], AffineTime], low: float, high: float) -> tuple[AffineTime, ...]:

@@ -49,7 +49,7 @@ def find_switch_paths(plan: Plan, topology: Topology) -> dict[Errand, SwitchPath
         errand_of(gpu, block, operation)
         for gpu in plan.gpus
         for block in gpu.blocks
-        for operation in block.operations
+        for operation in block.all_operations
         if operation.name in BY_SWITCH
     }
     ports: dict[tuple[str, int, bool], tuple[int, ...]] = {}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from taccl_py.lowering.cells import CellRange
-from taccl_py.lowering.plan import Operation, PlanBlock, PlanGpu
+from taccl_py.lowering.plan import Operation, Plan, PlanBlock, PlanGpu
 
 
 class ChannelLane(NamedTuple):
@@ -26,15 +28,50 @@ class GpuSemaphore(NamedTuple):
 
 
 class PacketCell(NamedTuple):
-    """A cell of scratch where packets come."""
+    """A part of a cell of scratch where packets come."""
 
     rank: int
     cell: int
 
 
-def packet_cells(rank: int, cells: CellRange) -> tuple[PacketCell, ...]:
-    """Return neighbouring cells one by one."""
-    return tuple(PacketCell(rank, cell) for cell in range(cells.first, cells.end))
+class PlanAction(NamedTuple):
+    """An operation, or a pass of it in a loop: its place in the threadblock, and which share of its cells are moved."""
+
+    operation: Operation
+    position: int
+    share: float
+
+
+def unrolled(block: PlanBlock, chunk_bytes: float) -> tuple[PlanAction, ...]:
+    """Return what a threadblock does, with its loops written out for chunks of one size."""
+    return tuple(_unrolled(block, chunk_bytes))
+
+
+def _unrolled(block: PlanBlock, chunk_bytes: float) -> Iterator[PlanAction]:
+    for position, operation in enumerate(block.operations):
+        if not operation.inner:
+            yield PlanAction(operation, position, operation.fraction)
+            continue
+        whole_bytes = operation.count * chunk_bytes
+        for number in range(math.ceil(whole_bytes / operation.unit_bytes)):
+            share = min(1 - number * operation.unit_bytes / whole_bytes, operation.unit_bytes / whole_bytes)
+            for one in operation.inner:
+                yield PlanAction(one, position, share * one.fraction)
+
+
+def packet_cells(rank: int, cells: CellRange, part: tuple[int, int] | None, parts: int) -> tuple[PacketCell, ...]:
+    """Return neighbouring cells, or the part of them that a threadblock of a group does, one by one, each cut into `parts`."""
+    first, last = cells.first * parts, cells.end * parts
+    if part is not None:
+        number, size = part
+        first, last = first + number * cells.count * parts // size, first + (number + 1) * cells.count * parts // size
+    return tuple(PacketCell(rank, cell) for cell in range(first, last))
+
+
+def packet_parts(plan: Plan) -> int:
+    """Parts of a cell that threadblocks of groups have packets of."""
+    operations = (one for gpu in plan.gpus for block in gpu.blocks for one in block.all_operations)
+    return math.lcm(*{one.part[1] for one in operations if one.part is not None})
 
 
 def turned(lane: ChannelLane) -> ChannelLane:

@@ -24,7 +24,7 @@ class PlanPace:
         return self.costs.op_us + _rate_us(size_bytes, self.costs.tb_gbps)
 
     def works_us(self, operation: Operation, chunk_bytes: float) -> float:
-        """Time of a threadblock before an operation has been done, or has been asked of somebody else."""
+        """Time of a threadblock before an operation, of chunks of which it does so many bytes, has been done or asked of somebody else."""
         costs = self.costs
         read_bytes = sum(cells.count for cells in operation.sources) * chunk_bytes
         if operation.name in _COPIES:

@@ -11,6 +11,7 @@
   occupies the ports out of all ranks that it adds up and the port in of the rank that asked for it, and is then multicast; it
   arrives an alpha later, for it is loaded first.
 * Packets are there when the put that brings them has arrived; an operation that reads them waits for that.
+* Threadblocks of a group each move their part of an operation's bytes, and loops go through the pieces of their operations.
 * Signals themselves, the handshake at the start, local copies and sums take no time.
 
 Requests for links and ports are served as in `taccl_py.simulate.program_replay`.
@@ -40,6 +41,7 @@ from dataclasses import dataclass, field
 
 from taccl_py.collective import Buffer, Collective, Kind
 from taccl_py.errors import InputError, InvalidArtifact, Violation
+from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.plan import PORT, Operation, Plan, PlanBlock
 from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile
 from taccl_py.profiles.view import (
@@ -60,7 +62,18 @@ from taccl_py.simulate.arbiter import (
     TransferRequest,
 )
 from taccl_py.simulate.in_network import BY_SWITCH, Errand, errand_of, find_switch_paths
-from taccl_py.simulate.plan_lanes import ChannelLane, GpuSemaphore, PacketCell, lanes_of, packet_cells, put_peer, turned
+from taccl_py.simulate.plan_lanes import (
+    ChannelLane,
+    GpuSemaphore,
+    PacketCell,
+    PlanAction,
+    lanes_of,
+    packet_cells,
+    packet_parts,
+    put_peer,
+    turned,
+    unrolled,
+)
 from taccl_py.simulate.plan_pace import FREE, PUTS, READS_PACKETS, PlanPace
 from taccl_py.simulate.timeline import SwitchWork, Timeline, Transfer, sort_transfers
 from taccl_py.tolerances import LAST_DIGITS
@@ -212,6 +225,7 @@ class _PlanBlockState:
     rank: int
     number: int
     record: PlanBlock
+    actions: tuple[PlanAction, ...]
     position: int = 0
     taken: int = 0
     asked: bool = False
@@ -249,8 +263,11 @@ class _PlanRun:
         self._plan = plan
         self._topology = topology
         self._chunk_bytes = chunk_bytes
+        self._parts = packet_parts(plan)
         blocks = [(gpu.rank, number, one) for gpu in plan.gpus for number, one in enumerate(gpu.blocks)]
-        self._blocks = [_PlanBlockState(index, *each) for index, each in enumerate(blocks)]
+        self._blocks = [
+            _PlanBlockState(index, *each, unrolled(each[2], chunk_bytes)) for index, each in enumerate(blocks)
+        ]
         self._lanes = [lanes_of(gpu) for gpu in plan.gpus]
         self._links = _choose_links(plan, topology)
         self._path_of = {errand: len(topology.links) + number for number, errand in enumerate(paths)}
@@ -282,7 +299,7 @@ class _PlanRun:
                 self._now_us = max(self._now_us, time_us)
                 self._happen(happening, index)
             self._go_on()
-        stuck = [block for block in self._blocks if block.position < len(block.record.operations)]
+        stuck = [block for block in self._blocks if block.position < len(block.actions)]
         if stuck:
             raise InvalidArtifact(self._plan.name, [self._explain(block) for block in stuck])
 
@@ -344,7 +361,7 @@ class _PlanRun:
             self._at(arrival_us, "sent", number)
             self.switched.append(
                 SwitchWork(
-                    flow.block.rank, flow.block.number, flow.position, flow.adds_up, flow.ranks, grant.start_us,
+                    flow.block.rank, flow.block.number, self._place(flow), flow.adds_up, flow.ranks, grant.start_us,
                     arrival_us, flow.size_bytes, grant.uses,
                 )
             )  # fmt: skip
@@ -359,9 +376,13 @@ class _PlanRun:
         self.transfers.append(
             Transfer(
                 flow.link, link.src, link.dst, grant.start_us, arrival_us, flow.size_bytes,
-                threadblock=flow.block.number, step=flow.position,
+                threadblock=flow.block.number, step=self._place(flow),
             )
         )  # fmt: skip
+
+    def _place(self, flow: _Flow) -> int:
+        """Place of its operation in the threadblock; of a loop's, that of the loop."""
+        return flow.block.actions[flow.position].position
 
     def _seen_us(self, flow: _Flow) -> float:
         """How much later than it arrives what a proxy has put, or a packet, is seen."""
@@ -382,9 +403,8 @@ class _PlanRun:
     # Threadblocks
 
     def _advance(self, block: _PlanBlockState) -> None:
-        operations = block.record.operations
-        while block.position < len(operations):
-            operation = operations[block.position]
+        while block.position < len(block.actions):
+            operation = block.actions[block.position].operation
             if not (self._see(block, operation) and self._work(block, operation) and self._do(block, operation)):
                 break
             block.position, block.taken, block.worked = block.position + 1, 0, False
@@ -400,7 +420,7 @@ class _PlanRun:
         if block.worked or operation.name not in READS_PACKETS:
             return True
         sources = [cells for cells in operation.sources if cells.buffer is Buffer.SCRATCH]
-        for one in (packet for cells in sources for packet in packet_cells(block.rank, cells)):
+        for one in (packet for cells in sources for packet in self._packets(block.rank, cells, operation)):
             if one not in self._there:
                 self._readers.setdefault(one, []).append(block)
                 return False
@@ -410,7 +430,7 @@ class _PlanRun:
         """Spend the time that an operation takes of its threadblock; whether that is over."""
         if not block.worked:
             block.worked = True
-            works_us = self._pace.works_us(operation, self._chunk_bytes)
+            works_us = self._pace.works_us(operation, self._chunk_bytes * block.actions[block.position].share)
             if works_us > 0:
                 self._at(self._now_us + works_us, "worked", block.index)
                 return False
@@ -434,8 +454,14 @@ class _PlanRun:
         elif operation.name == "sem_acquire":
             return self._take(block, [GpuSemaphore(block.rank, number) for number in operation.semaphores])
         elif operation.name == "cpkt" and operation.target is not None:
-            self._bring(packet_cells(block.rank, operation.target))
+            self._bring(self._packets(block.rank, operation.target, operation))
         return True
+
+    def _moved_bytes(self, block: _PlanBlockState, target: CellRange) -> float:
+        return target.count * self._chunk_bytes * block.actions[block.position].share
+
+    def _packets(self, rank: int, cells: CellRange, operation: Operation) -> tuple[PacketCell, ...]:
+        return packet_cells(rank, cells, operation.part, self._parts)
 
     def _lane(self, block: _PlanBlockState, operation: Operation, place: int) -> ChannelLane:
         kind = operation.channel_type
@@ -446,8 +472,8 @@ class _PlanRun:
             return not block.asked
         peer = put_peer(self._plan.gpus[block.rank], block.record, operation)
         link = self._links[block.rank, block.number, peer]
-        size_bytes = operation.target.count * self._chunk_bytes
-        packets = packet_cells(peer, operation.target) if operation.name in ("ppkt", "rppkt") else ()
+        size_bytes = self._moved_bytes(block, operation.target)
+        packets = self._packets(peer, operation.target, operation) if operation.name in ("ppkt", "rppkt") else ()
         number = len(self._flows)
         if operation.channel_type != PORT:
             block.asked = True
@@ -488,7 +514,7 @@ class _PlanRun:
         if block.asked or operation.target is None:
             return not block.asked
         errand = errand_of(self._plan.gpus[block.rank], block.record, operation)
-        size_bytes = operation.target.count * self._chunk_bytes
+        size_bytes = self._moved_bytes(block, operation.target)
         self._fresh.append(len(self._flows))
         self._flows.append(
             _Flow(
@@ -534,8 +560,8 @@ class _PlanRun:
         return True
 
     def _explain(self, block: _PlanBlockState) -> Violation:
-        operation = block.record.operations[block.position]
-        where = f"gpu {block.rank} tb {block.number} op {block.position}"
+        operation, position, _ = block.actions[block.position]
+        where = f"gpu {block.rank} tb {block.number} op {position}"
         return Violation(where, "deadlock", f"{operation.name} waits for a signal that never comes; ask taccl check")
 
 
@@ -545,7 +571,7 @@ def _askers(plan: Plan) -> Counter[Errand]:
         errand
         for gpu in plan.gpus
         for block in gpu.blocks
-        for errand in {errand_of(gpu, block, each) for each in block.operations if each.name in BY_SWITCH}
+        for errand in {errand_of(gpu, block, each) for each in block.all_operations if each.name in BY_SWITCH}
     )
 
 
@@ -555,7 +581,7 @@ def _choose_links(plan: Plan, topology: Topology) -> dict[tuple[int, int, int], 
     for gpu in plan.gpus:
         seen: Counter[int] = Counter()
         for number, block in enumerate(gpu.blocks):
-            peers = {put_peer(gpu, block, one) for one in block.operations if one.name in PUTS}
+            peers = {put_peer(gpu, block, one) for one in block.all_operations if one.name in PUTS}
             for peer in sorted(peers):
                 links = topology.links_between.get((gpu.rank, peer))
                 if links is None:

@@ -159,7 +159,7 @@ class _ProgramReplay:
                 self._happen(happening, index)
             self._go_on()
         self._require_end()
-        collective = Collective(self._program.kind, self._topology.num_ranks)
+        collective = Collective(self._program.known_kind, self._topology.num_ranks)
         return Timeline(
             makespan_us=self._end_us,
             transfers=sort_transfers(self._transfers),

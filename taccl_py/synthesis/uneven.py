@@ -20,7 +20,7 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import UntimedMessage
-from taccl_py.schedule.timing import build_schedule, dispatch_untimed, find_deliveries, plan_order, plan_us
+from taccl_py.schedule.timing import PlanDependences, build_schedule
 from taccl_py.schedule.transform import untimed_messages
 from taccl_py.solvers.limits import Limits, Over, never
 from taccl_py.synthesis.engine import Demand, Proof, Synthesis
@@ -144,35 +144,34 @@ def recut(schedule: Schedule, counts: Sequence[int], limits: Limits) -> Schedule
     if len(shards[0]) == 1 or len(schedule.messages) > PARAMS.most_messages or pairs > PARAMS.most_pairs:
         return None
     deadline = limits.deadline()
-    untimed = untimed_messages(schedule)
+    plan = PlanDependences.of(schedule.topology, untimed_messages(schedule))
     best = schedule if schedule.collective.chunks_per_rank in counts else None
     least_us = math.inf
     while deadline.left > 0 and not limits.stop.is_set():
-        found = _best_sizes(schedule, untimed, shards, limits.within(deadline.left))
+        found = _best_sizes(schedule, plan, shards, limits.within(deadline.left))
         if found is None or found.time_us > least_us * (1 - PARAMS.least_gain):
             break
         least_us = found.time_us
-        best = _best_cut(schedule, untimed, shards, found, counts, best)
-        if len(untimed) > PARAMS.most_reordered:
+        best = _best_cut(schedule, plan, shards, found, counts, best)
+        if len(plan.untimed) > PARAMS.most_reordered:
             break
         sizes_bytes = [
-            schedule.chunk_bytes * sum(found.sizes[chunk] for chunk in message.chunks) for message in untimed
+            schedule.chunk_bytes * sum(found.sizes[chunk] for chunk in message.chunks) for message in plan.untimed
         ]
-        untimed = dispatch_untimed(schedule.topology, sizes_bytes, untimed)
+        plan = PlanDependences.of(schedule.topology, plan.dispatched(sizes_bytes))
     return None if best is schedule else best
 
 
 def _equal_cut(schedule: Schedule, counts: Sequence[int], limits: Limits) -> Schedule | None:
     """The same plan with chunks as equal as one of the counts allows."""
     equal = Sizes((1.0,) * schedule.collective.num_chunks, 0.0)
-    return _best_cut(
-        schedule, untimed_messages(schedule), _shards(schedule.collective), equal, counts, None, limits.countdown()
-    )
+    plan = PlanDependences.of(schedule.topology, untimed_messages(schedule))
+    return _best_cut(schedule, plan, _shards(schedule.collective), equal, counts, None, limits.countdown())
 
 
 def _best_cut(
     schedule: Schedule,
-    untimed: Sequence[UntimedMessage],
+    plan: PlanDependences,
     shards: list[range],
     found: Sizes,
     counts: Sequence[int],
@@ -189,16 +188,16 @@ def _best_cut(
     for count in _spread(schedule.collective.chunks_per_rank, counts):
         cut = _ChunkCut.of(schedule, shards, found, count)
         cuts.append(cut)
-        times_us.append(cut.time_us(schedule, untimed))
+        times_us.append(cut.time_us(schedule, plan))
         # What is too many chunks for one message only becomes more messages with finer ones, which take longer to time.
         if (over() and len(cuts) > 1) or (
-            cut.is_split(untimed) and times_us[-1] > min(times_us) * PARAMS.runner_up_factor
+            cut.is_split(plan.untimed) and times_us[-1] > min(times_us) * PARAMS.runner_up_factor
         ):
             break
     limit_us = min(times_us, default=math.inf) * (1 + PARAMS.least_gain)
     for cut, time_us in zip(cuts, times_us, strict=True):
         if time_us <= limit_us and (best is None or time_us < best.makespan_us * (1 - PARAMS.least_gain)):
-            made = cut.schedule(schedule, untimed)
+            made = cut.schedule(schedule, plan.untimed)
             if made is not None and (best is None or made.makespan_us < best.makespan_us):
                 return made
             break
@@ -220,9 +219,7 @@ def _shards(collective: Collective) -> list[range]:
     return [range(first, first + size) for first in range(0, collective.num_chunks, size)]
 
 
-def _best_sizes(
-    schedule: Schedule, untimed: Sequence[UntimedMessage], shards: list[range], limits: Limits
-) -> Sizes | None:
+def _best_sizes(schedule: Schedule, plan: PlanDependences, shards: list[range], limits: Limits) -> Sizes | None:
     """Sizes for which the longest chain of messages is shortest."""
     topology = schedule.topology
     chunk_mb = schedule.chunk_bytes / BYTES_PER_MB
@@ -232,23 +229,23 @@ def _best_sizes(
         occupied = (topology.resource_cost[resource] for resource in topology.resources_of[link])
         return undominated([MessageTime(alpha_us + latency_us, beta * chunk_mb) for alpha_us, beta in occupied])
 
-    deliveries = find_deliveries(topology, untimed)
+    costs_of = {link: costs(link) for link in {message.link for message in plan.untimed}}
     chains = Chains(
         shards,
-        [message.chunks for message in untimed],
-        [costs(message.link) for message in untimed],
-        [sorted(brought_by) for brought_by in deliveries],
-        list(_in_turn(schedule, untimed)),
+        [message.chunks for message in plan.untimed],
+        [costs_of[message.link] for message in plan.untimed],
+        [sorted(brought_by) for brought_by in plan.deliveries],
+        list(_in_turn(schedule, plan)),
         schedule.makespan_us,
     )
     return best_sizes(chains, limits)
 
 
-def _in_turn(schedule: Schedule, untimed: Sequence[UntimedMessage]) -> Iterator[PortTurn]:
+def _in_turn(schedule: Schedule, plan: PlanDependences) -> Iterator[PortTurn]:
     """For every resource, the messages that follow each other there."""
     last: dict[int, int] = {}
-    for message in plan_order(untimed):
-        for resource in schedule.topology.resources_of[untimed[message].link]:
+    for message in plan.order:
+        for resource in schedule.topology.resources_of[plan.untimed[message].link]:
             if resource in last:
                 alpha_us, beta = schedule.topology.resource_cost[resource]
                 yield PortTurn(
@@ -273,17 +270,14 @@ class _ChunkCut:
             units += apportion([found.sizes[chunk] for chunk in shard], round(factor * len(shard)))
         return _ChunkCut(tuple(units), chunks_per_rank)
 
-    def time_us(self, schedule: Schedule, untimed: Sequence[UntimedMessage]) -> float:
+    def time_us(self, schedule: Schedule, plan: PlanDependences) -> float:
         """About how long the plan then takes."""
         chunk_bytes = schedule.chunk_bytes * schedule.collective.chunks_per_rank / self.chunks_per_rank
-        parts: list[UntimedMessage] = []
-        sizes_bytes: list[float] = []
-        for message in untimed:
-            units = sum(self.units[chunk] for chunk in message.chunks)
-            for first in range(0, units, MAX_COUNT):
-                parts.append(message)
-                sizes_bytes.append(chunk_bytes * min(MAX_COUNT, units - first))
-        return plan_us(schedule.topology, sizes_bytes, parts)
+        lengths = [sum(self.units[chunk] for chunk in message.chunks) for message in plan.untimed]
+        sizes_bytes = [
+            chunk_bytes * min(MAX_COUNT, units - first) for units in lengths for first in range(0, units, MAX_COUNT)
+        ]
+        return plan.cut([-(-units // MAX_COUNT) for units in lengths]).time_us(sizes_bytes)
 
     def is_split(self, untimed: Sequence[UntimedMessage]) -> bool:
         """True if some message becomes several, as it would have too many chunks."""

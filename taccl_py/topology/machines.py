@@ -6,16 +6,15 @@ the last coordinate first. Clusters (``hpn``, ``nvl72``) are sized by their numb
 options replace: ``hpn:64,nic_gbps=25,nic_alpha_us=3.1``.
 
 A twisted torus (Camara et al., "Twisted torus topologies for enhanced interconnection networks", IEEE TPDS 2010; the k x k x 2k
-slices of TPU v4, Jouppi et al., ISCA 2023) is one whose last side is twice as long as the others, and where going around
-another side also moves half way along the last one.
+and k x 2k x 2k slices of TPU v4, Jouppi et al., ISCA 2023) is one whose last side, or sides, are twice as long as the others, and
+where going around a short side also moves half way along every long one. ``torus:8x8,routed`` is a torus with routers (`tori`).
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -34,12 +33,16 @@ from taccl_py.topology.fabrics import (
 )
 from taccl_py.topology.model import Medium, Topology
 from taccl_py.topology.template import MAX_LINKS, AlphaBeta, NodeLink, NodeSwitch, NodeTemplate, instantiate
+from taccl_py.topology.tori import mesh, torus, twisted
 from taccl_py.units import MAX_COST_US, MAX_RANKS
 
 DEFAULT_ALPHA_US = 0.5
 DEFAULT_BETA_US_PER_MB = 20.0  # 50 GB/s
+DEFAULT_HOP_US = 0.1  # of routers; Swing (De Sensi et al., NSDI 2024) was simulated with 0.4
 
 _OPTIONS = ("alpha_us", "beta_us_per_mb")
+_ROUTED = "routed"  # stands alone, without a number
+_HOP = "hop_us"
 _CLUSTER_OPTIONS = ("planes", "nvlink_alpha_us", "nvlink_gbps", "nic_alpha_us", "nic_gbps")
 _LOOKS_LIKE_FORMULA = re.compile(r"[A-Za-z][A-Za-z0-9]*:[^/\\]*")
 _MAX_PLANES = 16
@@ -66,9 +69,15 @@ class FormulaShape:
 
 SHAPES = (
     FormulaShape("ring", "ring:8", "each rank linked to the next and the previous one"),
-    FormulaShape("torus", "torus:4x4", "a grid of any dimension whose sides are rings"),
     FormulaShape(
-        "twisted", "twisted:4x4x8", "a torus k x 2k or k x k x 2k whose short sides close half way along the long one"
+        "torus",
+        "torus:4x4",
+        "a grid of any dimension whose sides are rings; with ,routed (and hop_us=0.1), as for ring, twisted and mesh, routers pass messages on",
+    ),
+    FormulaShape(
+        "twisted",
+        "twisted:4x4x8",
+        "a torus k x 2k, k x k x 2k or k x 2k x 2k whose short sides close half way along the long ones",
     ),
     FormulaShape("mesh", "mesh:4x4", "a grid of any dimension whose sides are lines"),
     FormulaShape("hypercube", "hypercube:3", "2^d ranks, linked where their numbers differ in one bit"),
@@ -131,11 +140,12 @@ def formula_topology(text: str) -> Topology:
     sides = _sides(shape, size.strip(), text)
     if shape in _CLUSTERS:
         return instantiate(_cluster_node(shape, options, text), sides[0])
-    parts = _PARTS[shape](sides, _cost(options, text))
+    routed = shape in _TORI and _ROUTED in [option.strip() for option in options]
+    parts = _routed(shape, sides, options, text) if routed else _PARTS[shape](sides, _cost(options, text))
     description = next(item.description for item in SHAPES if item.name == shape)
     return instantiate(
         NodeTemplate(
-            name=f"{shape}-{size.strip().lower()}",
+            name=f"{shape}-{size.strip().lower()}{f'-{_ROUTED}' if routed else ''}",
             description=description,
             source=f"the formula {text}; its costs are assumed, not measured",
             num_ranks=parts.num_ranks,
@@ -189,9 +199,9 @@ def _sides(shape: str, size: str, text: str) -> tuple[int, ...]:
         raise InputError(f"{text!r}: found {min(sides)}, a {shape} has at least {least} {unit}")
     if shape == "fattree" and sides[0] % 2:
         raise InputError(f"{text!r}: found {sides[0]} ports, half of which go up; write an even number")
-    if shape == "twisted" and (len(sides) == 1 or {2 * side for side in sides[:-1]} != {sides[-1]}):
+    if shape == "twisted" and (sorted({*sides}) != [sides[0], 2 * sides[0]] or list(sides) != sorted(sides)):
         raise InputError(
-            f"{text!r}: the last side of a twisted torus is twice each of the others; write for example 4x4x8"
+            f"{text!r}: the last side of a twisted torus, or sides, are twice each of those before; write for example 4x4x8 or 4x8x8"
         )
     if shape in _LISTS:
         _check_list(shape, sides, text)
@@ -233,6 +243,21 @@ def _check_size(shape: str, sides: Sequence[int], text: str) -> None:
     for number, most, what in ((num_ranks, MAX_RANKS, "ranks"), (num_links, MAX_LINKS, "links")):
         if number > most:
             raise InputError(f"{text!r} would have more than {most} {what}; write a smaller size")
+
+
+def _routed(shape: str, sides: tuple[int, ...], options: Sequence[str], text: str) -> NodeParts:
+    """A grid with routers, whose links are all pairs of ranks, each with all hops of its path."""
+    others = [option for option in options if option.strip() != _ROUTED]
+    if len(others) < len(options) - 1:
+        raise InputError(f"{text!r}: {_ROUTED} stands twice; keep one of them")
+    if len(sides) * math.prod(map(float, sides)) ** 2 * max(sides) / 4 > MAX_LINKS:
+        raise InputError(
+            f"{text!r}: the links of all pairs would have more than {MAX_LINKS} hops; write a smaller size"
+        )
+    hop_us = _numbers(others, (*_OPTIONS, _HOP), text).get(_HOP, DEFAULT_HOP_US)
+    return _TORI[shape](
+        sides, _cost([option for option in others if option.partition("=")[0].strip() != _HOP], text), hop_us
+    )
 
 
 def _cost(options: Sequence[str], text: str) -> AlphaBeta:
@@ -282,60 +307,6 @@ def _numbers(options: Sequence[str], allowed: Sequence[str], text: str) -> dict[
         if not 0 <= found[key] <= MAX_COST_US:
             raise InputError(f"{text!r}: found {key}={value}, a number from 0 to {MAX_COST_US:g} is needed")
     return found
-
-
-def _grid_ranks(sides: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Coordinates of every rank, in order of rank."""
-    return itertools.product(*(range(side) for side in sides))
-
-
-def _rank_at(place: Sequence[int], sides: Sequence[int]) -> int:
-    rank = 0
-    for coordinate, side in zip(place, sides, strict=True):
-        rank = rank * side + coordinate
-    return rank
-
-
-def _moved(place: Sequence[int], dimension: int, to: int) -> tuple[int, ...]:
-    return (*place[:dimension], to, *place[dimension + 1 :])
-
-
-def _torus(sides: tuple[int, ...], cost: AlphaBeta) -> NodeParts:
-    return _closed_grid(sides, cost, (0,) * len(sides))
-
-
-def _twisted(sides: tuple[int, ...], cost: AlphaBeta) -> NodeParts:
-    return _closed_grid(sides, cost, (*(side for side in sides[:-1]), 0))
-
-
-def _closed_grid(sides: tuple[int, ...], cost: AlphaBeta, twist: tuple[int, ...]) -> NodeParts:
-    """Torus in which going around a side moves so many places along the last one."""
-
-    def next_to(place: tuple[int, ...], dimension: int, step: int) -> int:
-        to = place[dimension] + step
-        around = to // sides[dimension] * twist[dimension]
-        moved = _moved(place, dimension, to % sides[dimension])
-        return _rank_at((*moved[:-1], (moved[-1] + around) % sides[-1]), sides)
-
-    links = []
-    for place in _grid_ranks(sides):
-        for dimension in range(len(sides)):
-            # On a side of 2 the next rank and the previous one are the same: one link, not two.
-            for neighbour in dict.fromkeys(next_to(place, dimension, step) for step in (-1, 1)):
-                links.append(NodeLink(_rank_at(place, sides), neighbour, cost))
-    shifts = tuple(tuple(next_to(place, dim, 1) for place in _grid_ranks(sides)) for dim in range(len(sides)))
-    return NodeParts(math.prod(sides), tuple(links), symmetry=shifts)
-
-
-def _mesh(sides: tuple[int, ...], cost: AlphaBeta) -> NodeParts:
-    links = []
-    for place in _grid_ranks(sides):
-        for dimension, side in enumerate(sides):
-            for to in (place[dimension] - 1, place[dimension] + 1):
-                if 0 <= to < side:
-                    neighbour = _rank_at(_moved(place, dimension, to), sides)
-                    links.append(NodeLink(_rank_at(place, sides), neighbour, cost))
-    return NodeParts(math.prod(sides), tuple(links))
 
 
 def _hypercube(sides: tuple[int, ...], cost: AlphaBeta) -> NodeParts:
@@ -388,11 +359,9 @@ def _fat_tree(sides: tuple[int, ...], cost: AlphaBeta) -> NodeParts:
     return fat_tree(sides[0], cost)
 
 
+_TORI = {"ring": torus, "torus": torus, "twisted": twisted, "mesh": mesh}  # a ring is a torus of one dimension
 _PARTS: dict[str, Callable[[tuple[int, ...], AlphaBeta], NodeParts]] = {
-    "ring": _torus,  # a torus of one dimension
-    "torus": _torus,
-    "twisted": _twisted,
-    "mesh": _mesh,
+    **_TORI,
     "hypercube": _hypercube,
     "circulant": _circulant,
     "kautz": _kautz,

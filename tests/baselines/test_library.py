@@ -17,6 +17,7 @@ MACHINES = {
     "full": full(6),
     "two nodes": two_nodes(2, {0: (0,), 1: (1,)}),
     "three nodes": two_nodes(2, {0: (0, 1), 1: (0, 1)}, num_nodes=3),
+    "routed torus": load_topology("torus:2x3,routed"),
     "dgx1": load_topology("dgx1"),
     "ndv4-x2": load_topology("ndv4", 2),
 }
@@ -52,6 +53,17 @@ def test_which_baselines_there_are_depends_on_links_and_collective():
     nodes = by_family(MACHINES["two nodes"], Kind.ALLREDUCE)
     assert nodes[Family.HIERARCHICAL]
     assert not nodes[Family.DIRECT]  # rank 0 has no link to the other node's rank 1
+
+
+def test_on_a_routed_torus_there_are_rings_both_ways_doubling_and_swing():
+    """4 x 4 ranks, 64 B: 4 steps of 0.5 us, along each side two neighbours and two hops or one; rings take 2 steps a side, there and back."""
+    topology = load_topology("torus:4x4,routed")
+    families = (Family.TWO_WAY_RINGS, Family.RECURSIVE_DOUBLING, Family.SWING)
+    found = baselines_of(topology, Kind.ALLREDUCE, 0, 64, families)
+    rings, doubling, swing = (min(v.schedule.makespan_us for v in each.variants) for each in found)
+    assert swing == pytest.approx(4 * 0.5, rel=1e-3)
+    assert doubling == pytest.approx(4 * 0.5 + 2 * 0.1, rel=1e-3)
+    assert rings == pytest.approx(8 * 0.5, rel=1e-3)
 
 
 def test_a_ring_takes_one_hop_after_the_other():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from taccl_py.schedule.demand_files import read_demand_schedule
+from taccl_py.units import format_size, format_time
 from tests.cli.running import run_here
 
 # Small, so that alphas count and little is tried.
@@ -16,13 +17,13 @@ MINE = {
     "ranks": 4,
     "dtype": "float32",
     "chunks": [
-        {"bytes": 3000, "holds": [0, 1], "wants": [2, 3]},
-        {"bytes": 1000, "adds": [0, 1], "wants": [3]},
+        {"bytes": 3008, "holds": [0, 1], "wants": [2, 3]},
+        {"bytes": 1008, "adds": [0, 1], "wants": [3]},
     ],
 }
 KEYS = [
     "demand", "collective", "topology", "num_ranks", "num_nodes", "chunks", "dtype", "total_bytes", "engine", "found_by", "seed",
-    "status", "makespan_us", "bound_us", "bound_reason", "gap", "algbw_gbps", "messages", "ended", "files",
+    "status", "makespan_us", "bound_us", "bound_reason", "gap", "algbw_gbps", "messages", "ended", "programs", "files",
 ]  # fmt: skip
 
 
@@ -43,7 +44,13 @@ def test_every_verb_takes_a_demand(capsys, tmp_path, mine):
     done = synth(capsys, "full:4", mine, "-o", out, "--json")
     assert done.code == 0, done
     assert list(done.json) == KEYS
-    assert sorted(path.name for path in out.iterdir()) == ["demand.json", "schedule.json", "summary.json"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "algorithm.xml",
+        "demand.json",
+        "plan.json",
+        "schedule.json",
+        "summary.json",
+    ]
     assert done.json["makespan_us"] >= run_here(capsys, "bound", "full:4", mine, "--json").json["bound_us"]
     assert run_here(capsys, "check", out, out / "demand.json").code == 0
     assert "for " in run_here(capsys, "check", out, "--demand", mine).out
@@ -166,7 +173,7 @@ def test_a_resharding_says_which_boxes_its_chunks_are(capsys, tmp_path):
         (("synth", "full:4", "alltoall", "--skew", "zipf:1"), "has equal chunks"),
         (("synth", "full:4", "alltoallv", "--skew", "zipf:1", "--engine", "greedy"), "--engine"),
         (("synth", "full:4", "alltoallv", "--skew", "zipf:1", "--root", "1"), "--root"),
-        (("synth", "full:4", "alltoallv", "--skew", "zipf:1", "-o", "a.xml"), "no MSCCL XML"),
+        (("synth", "full:4", "alltoallv", "--skew", "zipf:1", "-o", "a.xml"), "the schedule is written too"),
         (("synth", "full:4", "alltoallv", "--skew", "zipf:1", "--dtype", "float8"), "--dtype"),
         (("synth", "full:4", "sendrecv", "--skew", "zipf:1"), "no skew"),
         (("synth", "full:4", "alltoallv", "--skew", "zipf:1", "--experts", "8"), "--experts: is for moe-dispatch"),
@@ -294,3 +301,66 @@ def test_a_schedule_that_lacks_a_message_is_bad(capsys, tmp_path, mine):
     assert run_here(capsys, "check", file).code == 4
     assert run_here(capsys, "run", file).code == 4
     assert run_here(capsys, "show", file).code == 4
+
+
+@pytest.mark.parametrize("name", ["report.html", "report.md", "report.svg", "report.png"])
+def test_a_report_shows_the_schedule_of_a_demand(capsys, tmp_path, mine, name):
+    """Chunk 0 goes from rank 0 and rank 1 to ranks 2 and 3; the sum to rank 3."""
+    out, path = tmp_path / "out", tmp_path / name
+    assert synth(capsys, "full:4", mine, "-o", out).code == 0
+    done = run_here(capsys, "report", out, "-o", path, "--json")
+    assert (done.code, done.err) == (0, "")
+    assert done.json["algorithms"] == ["out"]
+    if path.suffix not in (".html", ".md"):
+        assert path.stat().st_size > 500
+        return
+    text = path.read_text()
+    schedule = read_demand_schedule((out / "schedule.json").read_text(), "schedule.json")
+    assert f"two pieces on full-4, 4 ranks, {format_size(schedule.demand.total_bytes)} to deliver" in text
+    assert f"taccl synth full:4 {out / 'demand.json'} --seed 0 -o out/" in text
+    assert format_time(schedule.makespan_us) in text
+    if path.suffix == ".html":
+        assert all(schedule.demand.describe_chunk(chunk) in text for chunk in range(len(schedule.demand.chunks)))
+        assert '"timeline-0"' in text
+        assert '"topology-0"' in text
+
+
+def test_a_report_of_a_demand_and_a_collective(capsys, tmp_path, mine):
+    assert synth(capsys, "full:4", mine, "-o", tmp_path / "one").code == 0
+    assert synth(capsys, "full:4", "allgather", "--engine", "templates", "-o", tmp_path / "other").code == 0
+    done = run_here(
+        capsys,
+        "report",
+        tmp_path / "one",
+        tmp_path / "other",
+        "-o",
+        tmp_path / "r.md",
+        "--sizes",
+        "1KiB:1MiB",
+        "--json",
+    )
+    assert done.json["algorithms"] == ["one", "other"]
+    text = (tmp_path / "r.md").read_text()
+    assert "### allgather on full-4, 4 ranks" in text
+    assert "### two pieces" not in text
+
+
+def test_a_report_refuses_the_schedule_of_another_demand(capsys, tmp_path, mine):
+    out = tmp_path / "out"
+    assert synth(capsys, "full:4", mine, "-o", out).code == 0
+    (out / "demand.json").write_text(json.dumps({**MINE, "chunks": MINE["chunks"][:1]}))
+    done = run_here(capsys, "report", out, "-o", tmp_path / "r.md")
+    assert done.code == 4
+    assert "the schedule's buffers are not as long as those of the demand" in done.err
+
+
+def test_show_names_the_critical_path_of_a_demand(capsys, tmp_path):
+    """Rank 0's data reach rank 2 of the ring only by rank 1 or 3."""
+    path = tmp_path / "my.json"
+    path.write_text(json.dumps({**MINE, "chunks": [{"bytes": 4, "holds": [0], "wants": [2]}]}))
+    assert synth(capsys, "ring:4", path, "-o", tmp_path / "out").code == 0
+    done = run_here(capsys, "show", tmp_path / "out" / "schedule.json", "--json").json["critical_path"]
+    assert [done[0]["src"], done[1]["dst"]] == [0, 2]
+    assert done[0]["dst"] == done[1]["src"]
+    assert done[0]["end_us"] == done[1]["start_us"]
+    assert "critical path, 2 messages" in run_here(capsys, "show", tmp_path / "out" / "schedule.json").out

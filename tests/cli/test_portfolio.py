@@ -39,6 +39,13 @@ def test_files_are_for_disjoint_sizes_that_leave_nothing_out(made):
     assert [path.name for path in sorted(out.glob("*.xml"))] == record["files"]
 
 
+def test_protocols_only_rise_over_the_sizes(made):
+    out, record = made
+    programs = [parse_xml((out / name).read_text(), name, RUNTIMES["executor"]) for name in record["files"]]
+    places = [("LL", "LL128", "Simple").index(str(program.protocol)) for program in programs]
+    assert places == sorted(places)
+
+
 def test_the_summary_holds_the_command_wherever_it_wrote_to(made):
     words = "taccl synth ring:4 allgather --sizes 1KiB:64MiB --time-limit 15 -o out/"
     assert made[1]["command"] == words

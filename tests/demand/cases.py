@@ -97,3 +97,27 @@ def stragglar(ranks, size_bytes):
 
 def is_near(one, other, part=1e-9):
     return math.isclose(one, other, rel_tol=part)
+
+
+def scaled(demand, factor):
+    """The demand with all sizes, places and lengths so many times as large."""
+
+    def moved(regions):
+        return tuple(ChunkPlace(rank, offset * factor) for rank, offset in regions)
+
+    chunks = tuple(
+        type(chunk)(chunk.size_bytes * factor, tuple(map(moved, chunk.terms)), moved(chunk.wants))
+        for chunk in demand.chunks
+    )
+    inputs, outputs = (
+        tuple(length * factor for length in lengths) for lengths in (demand.input_bytes, demand.output_bytes)
+    )
+    return DataDemand(demand.name, demand.num_ranks, chunks, inputs, outputs, demand.dtype)
+
+
+# Two copies, one of them for two ranks, a sum whose summands two ranks hold, and a rank without an output.
+MIXED = [
+    {"bytes": 4800, "holds": [0, 1], "wants": [2, 3]},
+    {"bytes": 1600, "adds": [[0], [1, 2], [3]], "wants": [2, 0]},
+    {"bytes": 64, "holds": [3], "wants": [0]},
+]

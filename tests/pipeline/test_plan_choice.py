@@ -7,7 +7,7 @@ import pytest
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.buffers import CallPlacement
 from taccl_py.lowering.mscclpp import PlanOptions
-from taccl_py.pipeline.plan_choice import choose_plan
+from taccl_py.pipeline.plan_choice import PlanWishes, choose_plan
 from taccl_py.profiles.catalog import load_profile, neutral_profile
 from taccl_py.simulate.plan_replay import RuntimePlanReplay
 from tests.lowering.cases import chain_broadcast, direct_allreduce, direct_alltoall, ring_allgather
@@ -24,16 +24,16 @@ def of_size(schedule, size_bytes):
 
 
 def chosen(schedule, profile=H100, protocol=None, instances=None, options=OPTIONS):
-    return choose_plan(schedule, options, profile, protocol, instances)
+    return choose_plan(schedule, options, profile, PlanWishes(protocol, instances))
 
 
 def test_packets_win_where_they_are_small_and_end_where_signals_win():
     small = chosen(of_size(ring_allgather(4), 4096))
     plan = small.lowered.plan
-    assert (plan.protocol, small.instances) == ("LL", 1)
+    assert (plan.protocol, small.options.instances) == ("LL", 1)
     large = chosen(of_size(ring_allgather(4), 16 << 20))
     assert large.lowered.plan.protocol == "Simple"
-    assert large.instances > 1
+    assert large.options.group > 1
     assert large.lowered.plan.max_bytes > 1 << 30
     # The plan by packets is for the sizes at which it is the faster one of the two.
     simple = chosen(of_size(ring_allgather(4), 4096), protocol="Simple").lowered.plan
@@ -52,15 +52,38 @@ def test_what_is_asked_for_is_done():
     for protocol in ("Simple", "LL"):
         for instances in (1, 2):
             found = chosen(schedule, protocol=protocol, instances=instances)
-            assert (found.lowered.plan.protocol, found.instances) == (protocol, instances)
+            assert (found.lowered.plan.protocol, found.options.instances) == (protocol, instances)
     ended = chosen(schedule, protocol="LL", options=replace(OPTIONS, max_bytes=1 << 20)).lowered.plan
     assert ended.max_bytes == 1 << 20
+
+
+def test_a_chain_goes_through_pieces_in_loops():
+    """What each rank passes on is one large chunk; several threadblocks share it, and pass on pieces of it."""
+    found = chosen(of_size(chain_broadcast(4, k=1), 16 << 20))
+    assert found.options.loop_bytes > 0
+    assert found.options.instances > 1
+    schedule = of_size(chain_broadcast(4, k=1), 16 << 20)
+    asked = choose_plan(schedule, OPTIONS, H100, PlanWishes(loop_bytes=1 << 20))
+    assert (asked.options.loop_bytes, asked.options.instances, asked.options.group) == (1 << 20, 1, 1)
+    alone = choose_plan(schedule, OPTIONS, H100, PlanWishes(instances=1))
+    assert found.runtime_us < asked.runtime_us < alone.runtime_us
+
+
+def test_groups_leave_sizes_a_plan_that_instances_do_not():
+    """An odd number of 16 bytes in a chunk cannot be cut into 2 instances."""
+    schedule = of_size(ring_allgather(4), 4 * 16 * 32769)
+    found = chosen(schedule, protocol="Simple")
+    assert found.options.group > 1
+    assert round(schedule.size_bytes) % found.lowered.plan.unit_bytes == 0
+    asked = choose_plan(schedule, OPTIONS, H100, PlanWishes("Simple", group=3))
+    assert asked.options.group == 3
+    assert asked.lowered.plan.num_threadblocks == 3
 
 
 def test_without_a_profile_it_is_signals_and_one_instance():
     schedule = of_size(direct_alltoall(4), 4096)
     found = chosen(schedule, neutral_profile(), options=PlanOptions())
-    assert (found.lowered.plan.protocol, found.instances, found.runtime_us) == ("Simple", 1, None)
+    assert (found.lowered.plan.protocol, found.options.instances, found.runtime_us) == ("Simple", 1, None)
     assert chosen(schedule, neutral_profile(), "LL", 2, PlanOptions()).lowered.plan.protocol == "LL"
 
 
@@ -74,11 +97,11 @@ def test_a_collective_that_has_no_packets_has_signals():
 def test_a_size_that_no_plan_runs_has_a_plan_all_the_same():
     """1000 bytes are no multiple of four aligned chunks."""
     found = chosen(of_size(ring_allgather(4), 1000))
-    assert (found.lowered.plan.protocol, found.instances) == ("Simple", 1)
+    assert (found.lowered.plan.protocol, found.options.instances) == ("Simple", 1)
     assert found.runtime_us > 0
 
 
 def test_twice_the_instances_must_be_worth_it():
     """At the size of a cell more threadblocks change nothing."""
     found = chosen(of_size(direct_alltoall(4), 64 * 64), protocol="Simple", options=PlanOptions())
-    assert found.instances == 1
+    assert found.options.instances == 1

@@ -21,8 +21,10 @@ def test_where_the_protocol_changes_is_found_without_timing_every_size(monkeypat
     assert small.protocol is Protocol.LL
     assert large.protocol is not Protocol.LL
     monkeypatch.setattr(build, "at_size", None)
-    last = build._last_with(schedule, Protocol.LL, 8, 1 << 30, options)
+    last = build._last_with(schedule, Protocol.LL, 8, 1 << 30, Protocol.LL, options)
     monkeypatch.undo()
     chosen = [choose_protocol(at_size(schedule, size), None, options.runtime).protocol for size in (last, last + 1)]
     assert chosen[0] is Protocol.LL
     assert chosen[1] is not Protocol.LL
+    # After a protocol for larger messages none for smaller ones comes again.
+    assert build._protocol_at(schedule, 8, Protocol.SIMPLE, options) is Protocol.SIMPLE

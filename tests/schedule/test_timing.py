@@ -2,10 +2,17 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.layout import UntimedMessage
-from taccl_py.schedule.timing import build_schedule, dispatch_messages, find_deliveries, time_messages
+from taccl_py.schedule.timing import (
+    PlanDependences,
+    build_schedule,
+    dispatch_messages,
+    find_deliveries,
+    time_messages,
+)
 from taccl_py.schedule.transform import resized, untimed_messages
 from taccl_py.topology.model import Link, Port
 from taccl_py.verify.schedule import verify_schedule
@@ -167,3 +174,16 @@ def test_however_short_messages_are_none_waits_for_what_comes_later(scale):
         UntimedMessage(1, (0,), 3 * scale, 5 * scale, True),
     ]
     assert find_deliveries(chain(3, 1.0, 10.0), drafts) == [set(), set(), {0}]
+
+
+@settings(max_examples=100)
+@given(schedules(), st.data())
+def test_messages_cut_into_parts_are_timed_as_a_plan_of_the_parts(schedule, data):
+    """What waits for a message waits for all its parts; those of no part are waited for by nobody."""
+    untimed = untimed_messages(schedule)
+    numbers = data.draw(st.lists(st.integers(0, 3), min_size=len(untimed), max_size=len(untimed)))
+    parts = [message for message, number in zip(untimed, numbers, strict=True) for _ in range(number)]
+    whole, last = 2.5 * MB, 0.5 * MB
+    sizes = [whole if part < number - 1 else last for number in numbers for part in range(number)]
+    plan = PlanDependences.of(schedule.topology, untimed)
+    assert plan.cut(numbers).time_us(sizes) == PlanDependences.of(schedule.topology, parts).time_us(sizes)

@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 
+import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,6 +40,7 @@ def neighbours(topology: Topology, rank: int) -> set[int]:
         ("switch:16", 16, 240, {15}),
         ("twisted:4x8", 32, 128, {4}),
         ("twisted:2x2x4", 16, 96, {6}),
+        ("twisted:4x8x8", 256, 1536, {6}),
         ("torus:16x16x16", 4096, 24576, {6}),
         ("dragonfly:1", 6, 30, {5}),
         ("dragonfly:2", 72, 72 * 71, {71}),
@@ -102,6 +104,9 @@ def test_switch_gives_each_rank_one_port_out_and_one_in() -> None:
         ("switch:4", 4),
         ("twisted:3x6", 18),
         ("twisted:2x2x4", 16),
+        ("twisted:2x4x4", 32),
+        ("torus:4x3,routed", 12),
+        ("twisted:2x4,routed", 8),
         ("fattree:4", 16),
         ("hpn:3", 24),
         ("hpn:2,planes=2", 16),
@@ -122,6 +127,18 @@ def test_going_around_a_short_side_of_a_twisted_torus_moves_half_way_along_the_l
     # Rank 0 is (0, 0) of 2 rows of 4: one row up is (-1, 0), which is (1, 0 - 2), rank 6.
     assert neighbours(formula_topology("twisted:2x4"), 0) == {1, 3, 4, 6}
     assert neighbours(formula_topology("torus:2x4"), 0) == {1, 3, 4}
+
+
+def test_going_around_the_short_side_moves_half_way_along_both_long_ones() -> None:
+    # Rank 0 is (0, 0, 0) of 2x4x4: one back along the first side is (1, 0 - 2, 0 - 2), rank 16 + 2 * 4 + 2.
+    assert neighbours(formula_topology("twisted:2x4x4"), 0) == {16, 26, 4, 12, 1, 3}
+
+
+def test_a_twisted_torus_of_256_has_the_distances_that_are_published_of_it() -> None:
+    topology = formula_topology("twisted:4x8x8")
+    far = nx.single_source_shortest_path_length(nx.DiGraph(list(topology.links_between)), 0)
+    assert max(far.values()) == 6
+    assert sum(far.values()) / (len(far) - 1) == pytest.approx(4.329, abs=1e-3)
 
 
 def names_of_ports(topology: Topology, src: int, dst: int) -> list[str]:
@@ -253,8 +270,15 @@ def test_grid_links_change_one_coordinate_by_one(sides: list[int], closed: bool)
         ("ring:8,alpha_us=1,alpha_us=2", "alpha_us stands twice"),
         ("ring:8,alpha_us=0,beta_us_per_mb=0", "alpha and beta are both 0"),
         ("ring", "has no known shape"),
-        ("twisted:4x4", "the last side of a twisted torus is twice each of the others"),
-        ("twisted:8", "the last side of a twisted torus is twice each of the others"),
+        ("twisted:4x4", "the last side of a twisted torus, or sides, are twice each of those before"),
+        ("twisted:8", "the last side of a twisted torus, or sides, are twice each of those before"),
+        ("twisted:8x4x8", "the last side of a twisted torus, or sides, are twice each of those before"),
+        ("twisted:4x8x16", "the last side of a twisted torus, or sides, are twice each of those before"),
+        ("torus:4x4,routed,routed", "routed stands twice"),
+        ("torus:4x4,routed,hop_us=far", "'far' is not a number"),
+        ("torus:4x4,hop_us=1", "'hop_us=1' is not an option"),
+        ("hypercube:3,routed", "'routed' is not an option"),
+        ("torus:64x64,routed", "more than 5000000 hops; write a smaller size"),
         ("fattree:5", "found 5 ports, half of which go up; write an even number"),
         ("fattree:0", "found 0, a fattree has at least 2 ports"),
         ("dragonfly:9", "more than 5000000 links"),
@@ -322,3 +346,46 @@ def test_kautz_graphs_are_those_of_imase_and_itoh(is_automorphism):
 def test_lists_that_are_no_machine_are_refused(text, words):
     with pytest.raises(InputError, match=words):
         formula_topology(text)
+
+
+def test_a_routed_link_holds_every_wire_of_its_path_and_pays_its_distance() -> None:
+    topology = formula_topology("ring:5,routed,hop_us=0.25")
+    assert names_of_ports(topology, 0, 2) == ["end 0->1 out", "wire 0->1 out", "wire 1->2 out", "end 1->2 in"]
+    assert names_of_ports(topology, 0, 3) == ["end 0->4 out", "wire 0->4 out", "wire 4->3 out", "end 4->3 in"]
+    (near,), (far,) = topology.links_between[0, 1], topology.links_between[0, 2]
+    # 1 MB: 0.5 us and 20 us, and of two hops 0.25 us more.
+    assert topology.message_us(near, 1e6) == 20.5
+    assert topology.message_us(far, 1e6) == 20.75
+    costs = {port.name.split()[2]: (port.alpha_us, port.beta_us_per_mb) for port in topology.ports}
+    assert costs == {"end": (0.5, 20.0), "wire": (0.0, 20.0)}
+
+
+def test_routers_go_along_the_last_dimension_first_and_know_both_ways_half_around() -> None:
+    topology = formula_topology("torus:3x4,routed")
+    # Rank 0 is (0, 0), rank 5 is (1, 1): along the row to rank 1, then down.
+    assert names_of_ports(topology, 0, 5) == ["end 0->1 out", "wire 0->1 out", "wire 1->5 out", "end 1->5 in"]
+    assert len(topology.links_between[0, 2]) == 2, "half around a row of four"
+    assert len(topology.links_between[0, 4]) == 1
+    assert len(formula_topology("torus:2x4,routed").links_between[0, 4]) == 1, "a side of two is one wire"
+
+
+@pytest.mark.parametrize("formula", ["torus:3x4", "ring:6", "mesh:2x3", "twisted:2x4", "twisted:2x2x4"])
+def test_routed_paths_are_shortest_and_lead_over_the_links_of_the_plain_grid(formula: str) -> None:
+    plain, routed = formula_topology(formula), formula_topology(f"{formula},routed,hop_us=1")
+    graph = nx.DiGraph(list(plain.links_between))
+    shortest = dict(nx.all_pairs_shortest_path_length(graph))
+    assert set(routed.links_between) == {(a, b) for a in graph for b in graph if a != b}
+    for link in routed.links:
+        wires = [routed.ports[port].name.split()[3] for port in link.ports if " wire " in routed.ports[port].name]
+        path = [tuple(map(int, wire.split("->"))) for wire in wires]
+        assert (path[0][0], path[-1][1]) == (link.src, link.dst)
+        assert all(one[1] == next_one[0] for one, next_one in itertools.pairwise(path))
+        assert set(path) <= set(plain.links_between)
+        assert len(path) == shortest[link.src][link.dst] == link.latency_us + 1
+
+
+def test_direct_exchange_with_routers_fills_all_wires_of_a_ring_alike() -> None:
+    topology = formula_topology("ring:5,routed")
+    uses = Counter(port for link in topology.links for port in link.ports if " wire " in topology.ports[port].name)
+    # Each rank sends to the next and the next but one: 1 + 2 hops in each direction over each wire.
+    assert set(uses.values()) == {3}

@@ -11,6 +11,7 @@ from taccl_py.lowering.buffers import BufferSizes, CallPlacement
 from taccl_py.lowering.lower import default_name
 from taccl_py.lowering.mscclpp.blocks import Post, share_out
 from taccl_py.lowering.mscclpp.emit import emit_blocks
+from taccl_py.lowering.mscclpp.groups import cells_match, in_groups, in_loops
 from taccl_py.lowering.mscclpp.limits import beyond, require_threadblocks
 from taccl_py.lowering.mscclpp.packets import SCRATCH_FACTOR, packet_gpus
 from taccl_py.lowering.mscclpp.rails import NodeRails
@@ -19,6 +20,7 @@ from taccl_py.lowering.mscclpp.switch import SwitchCut, switch_gpus
 from taccl_py.lowering.mscclpp.tasks import Places, TaskStream, make_tasks
 from taccl_py.lowering.mscclpp.wiring import Wiring, wire_up
 from taccl_py.lowering.plan import PACKETS, SIMPLE, Plan, PlanBlock, PlanGpu, emit_plan
+from taccl_py.lowering.subject import CellSchedule
 from taccl_py.runtimes import MSCCLPP
 from taccl_py.schedule.ir import Schedule
 
@@ -47,6 +49,10 @@ class PlanOptions:
         Of a plan by switch; see `SwitchCut`.
     protocol
         ``Simple``, or ``LL``: by packets, not by a switch.
+    group
+        Threadblocks that share every operation; not by a switch.
+    loop_bytes
+        Bytes of every operation that a pass of a loop does; 0 is no loop. Not by packets or a switch, nor in groups.
     """
 
     placement: CallPlacement = CallPlacement.BOTH
@@ -59,6 +65,8 @@ class PlanOptions:
     pieces: int = 1
     rails: NodeRails = NodeRails.DIRECT
     protocol: str = SIMPLE
+    group: int = 1
+    loop_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +78,7 @@ class LoweredPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class _PlanParts:
+class PlanParts:
     """Threadblocks of all ranks, and what they were made of."""
 
     stream: TaskStream
@@ -97,6 +105,13 @@ def lower_plan(schedule: Schedule, options: PlanOptions) -> LoweredPlan:
     """
     if options.instances < 1:
         raise InputError(f"there must be at least 1 instance, found {options.instances}", field="instances")
+    unit = MSCCLPP.alignment_bytes
+    unfit = options.group > 1 or options.protocol == PACKETS or options.switch
+    if options.loop_bytes % unit or (options.loop_bytes and unfit):
+        raise InputError(
+            f"a loop does a multiple of {unit} bytes with protocol {SIMPLE}, and no group of threadblocks; found {options.loop_bytes}",
+            field="loop_bytes",
+        )
     kind = schedule.collective.kind
     in_place = options.placement is not CallPlacement.OUT_OF_PLACE
     if options.placement is CallPlacement.BOTH and kind is Kind.ALLTOALL:
@@ -105,9 +120,14 @@ def lower_plan(schedule: Schedule, options: PlanOptions) -> LoweredPlan:
         cut = SwitchCut(options.instances, options.owners, options.pieces, options.rails)
         gpus = switch_gpus(schedule, cut, in_place=in_place)
     elif options.protocol == PACKETS:
-        gpus = packet_gpus(schedule, options.instances, in_place=in_place)
+        grouped = options.group > 1
+        gpus = in_groups(packet_gpus(schedule, options.instances, in_place=in_place, grouped=grouped), options.group)
     else:
-        gpus = _message_gpus(schedule, options, in_place)
+        gpus = in_groups(_message_gpus(schedule, options, in_place), options.group)
+    if options.loop_bytes:
+        gpus = in_loops(in_groups(gpus, options.instances, cut=True), options.loop_bytes)
+    for gpu in gpus:
+        require_threadblocks(gpu.rank, len(gpu.blocks))
     counted = gpus[0].output_chunks if kind is Kind.ALLGATHER else gpus[0].input_chunks
     factor = SCRATCH_FACTOR if options.protocol == PACKETS else 1
     longest = max(max(gpu.input_chunks, gpu.output_chunks, factor * gpu.scratch_chunks) for gpu in gpus)
@@ -119,14 +139,19 @@ def lower_plan(schedule: Schedule, options: PlanOptions) -> LoweredPlan:
 
 def _message_gpus(schedule: Schedule, options: PlanOptions, in_place: bool) -> tuple[PlanGpu, ...]:
     """Programs of all ranks that carry out the messages of a schedule."""
-    geometry = BufferSizes(schedule.collective, options.instances, exact=False)
-    draft = _settle(schedule, Places(geometry, in_place))
+    instances = 1 if options.loop_bytes else options.instances  # in loops they are made afterwards
     collective = schedule.collective
+    draft = settle(schedule, Places(BufferSizes(collective, instances, exact=False), in_place), options)
+    return gpus_of(draft, (collective.input_chunks * instances, collective.output_chunks * instances))
+
+
+def gpus_of(draft: PlanParts, chunks: tuple[int, int]) -> tuple[PlanGpu, ...]:
+    """Programs of all ranks, whose inputs and outputs have so many chunks."""
     return tuple(
         PlanGpu(
             rank=rank,
-            input_chunks=collective.input_chunks * options.instances,
-            output_chunks=collective.output_chunks * options.instances,
+            input_chunks=chunks[0],
+            output_chunks=chunks[1],
             scratch_chunks=draft.stream.scratch_cells[rank],
             peers={
                 kind: tuple(wire.other.rank if wire.one.rank == rank else wire.one.rank for wire in wires)
@@ -143,7 +168,7 @@ def _message_gpus(schedule: Schedule, options: PlanOptions, in_place: bool) -> t
 def _sizes(options: PlanOptions, counted: int, longest: int) -> tuple[int, int]:
     """Smallest and largest size: whole aligned chunks, and no offset beyond what an operation can hold."""
     unit = MSCCLPP.alignment_bytes
-    least = max(options.min_bytes, unit * counted)
+    least = max(options.min_bytes, unit * counted * options.group)  # every threadblock of a group has something to do
     safe = MSCCLPP.max_offset_bytes // longest // unit * unit * counted
     most = safe if options.max_bytes is None else options.max_bytes
     if least > most or most > safe:
@@ -161,11 +186,25 @@ def _sizes(options: PlanOptions, counted: int, longest: int) -> tuple[int, int]:
     return least, most
 
 
-def _settle(schedule: Schedule, places: Places) -> _PlanParts:
-    """Draft until everything fits."""
+def settle(schedule: CellSchedule, places: Places, options: PlanOptions) -> PlanParts:
+    """Draft until everything fits.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept.
+    """
+
+    def tasks(staged: frozenset[int]) -> TaskStream:
+        stream = make_tasks(schedule, places, staged)
+        looped = bool(options.loop_bytes)
+        if (looped or options.group > 1) and not cells_match(stream, alike=looped):
+            stream = make_tasks(schedule, places, staged, 1)
+        return stream
+
     staged: frozenset[int] = frozenset()
     parts: dict[Post, int] = {}
-    stream = make_tasks(schedule, places, staged)
+    stream = tasks(staged)
     for _ in range(_MAX_ATTEMPTS):
         posts = share_out(stream, parts)
         _require_room(stream, posts, schedule.collective.num_ranks)
@@ -174,11 +213,11 @@ def _settle(schedule: Schedule, places: Places) -> _PlanParts:
             if signals.crowded <= staged:
                 raise ValueError("a message that lands in scratch of its own disturbs somebody")
             staged |= signals.crowded
-            stream = make_tasks(schedule, places, staged)
+            stream = tasks(staged)
             continue
         wiring = wire_up(stream, posts, signals, schedule.topology.node_of)
         ranks = range(schedule.collective.num_ranks)
-        draft = _PlanParts(stream, wiring, tuple(emit_blocks(rank, stream, posts, signals, wiring) for rank in ranks))
+        draft = PlanParts(stream, wiring, tuple(emit_blocks(rank, stream, posts, signals, wiring) for rank in ranks))
         for rank, blocks in enumerate(draft.blocks):
             require_threadblocks(rank, len(blocks))
         crowded = dict(_too_large(draft))
@@ -194,7 +233,7 @@ def _settle(schedule: Schedule, places: Places) -> _PlanParts:
     )
 
 
-def _too_large(draft: _PlanParts) -> Iterator[tuple[Post, int]]:
+def _too_large(draft: PlanParts) -> Iterator[tuple[Post, int]]:
     """Yield threadblocks that must be cut, and into how many at least."""
     totals: dict[Post, int] = {}
     over: set[Post] = set()

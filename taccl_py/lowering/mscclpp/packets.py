@@ -22,6 +22,7 @@ from taccl_py.collective import ROOTED, Buffer
 from taccl_py.lowering.buffers import BufferSizes
 from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.mscclpp.blocks import HUB, Post, whole_posts
+from taccl_py.lowering.mscclpp.groups import cells_match
 from taccl_py.lowering.mscclpp.limits import beyond, require_threadblocks
 from taccl_py.lowering.mscclpp.tasks import (
     BlockTask,
@@ -43,7 +44,7 @@ SCRATCH_FACTOR = 4
 _Cell = tuple[int, Buffer, int]
 
 
-def packet_gpus(schedule: Schedule, instances: int, *, in_place: bool) -> tuple[PlanGpu, ...]:
+def packet_gpus(schedule: Schedule, instances: int, *, in_place: bool, grouped: bool = False) -> tuple[PlanGpu, ...]:
     """Return the programs of all ranks that carry out the messages of a schedule by packets.
 
     Parameters
@@ -54,6 +55,8 @@ def packet_gpus(schedule: Schedule, instances: int, *, in_place: bool) -> tuple[
         Into how many parts every chunk is cut, each with threadblocks of its own.
     in_place
         Whether input and output are the same memory.
+    grouped
+        Whether groups of threadblocks will share its operations.
 
     Raises
     ------
@@ -68,7 +71,10 @@ def packet_gpus(schedule: Schedule, instances: int, *, in_place: bool) -> tuple[
             "protocol Simple",
         )
     places = Places(BufferSizes(collective, instances, exact=False), in_place)
-    stream = make_tasks(schedule, places, frozenset(range(len(schedule.messages))))
+    everything = frozenset(range(len(schedule.messages)))
+    stream = make_tasks(schedule, places, everything)
+    if grouped and not cells_match(stream, alike=False):
+        stream = make_tasks(schedule, places, everything, 1)
     tasks = [item for item in stream.items if not isinstance(item, Landing)]
     tasks = [number for number in tasks if stream.tasks[number].kind is not TaskKind.ARRIVE]
     _require_single_packets(stream)

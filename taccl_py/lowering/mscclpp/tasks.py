@@ -23,8 +23,8 @@ from taccl_py.lowering.message_ends import PlacementRules
 from taccl_py.lowering.order import order_events
 from taccl_py.lowering.place import place_messages, whole_transfers
 from taccl_py.lowering.program import Op
-from taccl_py.runtimes import MSCCLPP
-from taccl_py.schedule.ir import Schedule
+from taccl_py.lowering.subject import CellSchedule
+from taccl_py.runtimes import MAX_COUNT, MSCCLPP
 
 
 class TaskKind(StrEnum):
@@ -123,7 +123,7 @@ class Places:
         return CellRange(whole, first + cells.first, cells.count)
 
 
-def make_tasks(schedule: Schedule, places: Places, staged: frozenset[int]) -> TaskStream:
+def make_tasks(schedule: CellSchedule, places: Places, staged: frozenset[int], most: int = MAX_COUNT) -> TaskStream:
     """Find out what every rank does.
 
     Parameters
@@ -134,6 +134,8 @@ def make_tasks(schedule: Schedule, places: Places, staged: frozenset[int]) -> Ta
         How the buffers lie.
     staged
         Messages that must land in scratch of their own.
+    most
+        Cells of a task.
 
     Raises
     ------
@@ -143,7 +145,7 @@ def make_tasks(schedule: Schedule, places: Places, staged: frozenset[int]) -> Ta
     geometry = places.geometry
     rules = PlacementRules(places.in_place, places.in_place, fused=False, staged=staged)
     actions = place_messages(schedule, order_events(schedule), replace(geometry, instances=1), rules)
-    work = cut_actions(actions, whole_transfers(schedule), geometry.instances)
+    work = cut_actions(actions, whole_transfers(schedule), geometry.instances, most)
     lands = {action.arrives: action for action in work.actions if action.arrives != NONE}
     node_of = schedule.topology.node_of
     tasks: list[BlockTask] = []

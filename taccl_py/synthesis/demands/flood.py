@@ -1,8 +1,9 @@
 """Flooding: where all want the same pieces, each rank passes on what is rarest, to whoever lacks it, whenever it can.
 
 No tree is fixed before: at every moment, of the messages that could start, those that complete a sum go first, then the pieces that the fewest
-ranks have. Two ranks that hold the two parts of a sum exchange them, and both have it then. (As BitTorrent's rarest first; on a switch with one
-late rank that comes near StragglAR's matchings, arXiv 2505.23523.)
+ranks have. Two ranks that hold the two parts of a sum exchange them, and both have it then. Of ranks that could receive a piece, or take part
+in an exchange, the one that nobody waits for comes first: of what it has, others have most. (As BitTorrent's rarest first; on a switch with one
+late rank it finds pairings like StragglAR's, arXiv 2505.23523: who gets a rare piece is whoever has only common ones.)
 """
 
 from __future__ import annotations
@@ -109,6 +110,7 @@ class _Flood:
     def _start_all(self, now: float) -> None:
         """Start messages until none can, the most urgent first."""
         candidates = []
+        spare = [self._rarest_kept(rank) for rank in range(self._topology.num_ranks)]
         for link, (one, resources) in enumerate(zip(self._topology.links, self._topology.resources_of, strict=True)):
             if self._open[one.dst] and all(self._free_us[resource] <= now for resource in resources):
                 choice = self._choose(link, now)
@@ -116,6 +118,7 @@ class _Flood:
                     candidates.append(
                         (
                             choice[0],
+                            -spare[one.src] - spare[one.dst] if choice[0] < 0 else -spare[one.dst],
                             -self._open[one.dst].bit_count(),
                             (one.dst - one.src) % self._topology.num_ranks,
                             link,
@@ -130,6 +133,14 @@ class _Flood:
             choice = self._choose(link, now)
             if choice is not None:
                 self._start(link, choice[1], carried[choice[1]][one.src], now)
+
+    def _rarest_kept(self, rank: int) -> int:
+        """How many ranks have the rarest piece that a rank has and others lack; more than all of them if there is none."""
+        kept = self._whole[rank]
+        for rarity, pieces in enumerate(self._rarity[: len(self._wants)]):
+            if kept & pieces:
+                return rarity
+        return len(self._wants)
 
     def _choose(self, link: int, now: float) -> tuple[int, int] | None:
         """The most urgent piece for a link, with its rarity; below 0 if it completes a sum."""

@@ -57,7 +57,7 @@ class Params:
     most_messages: int = 60_000
     most_looks: int = 500_000
     floods: tuple[int, ...] = (1, 2, 4, 6, 8)
-    most_flooded: int = 1_000_000
+    most_flooded: int = 2_000_000
     least_step: float = 1e-6
     many_messages: int = 50_000
     most_matched: int = 16

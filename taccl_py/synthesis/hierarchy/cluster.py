@@ -128,8 +128,12 @@ def _highest(costs: Collection[_LaneCost]) -> tuple[_LaneCost, ...]:
 
 
 def _slowest_us(costs: Sequence[_LaneCost], num_bytes: float) -> float:
-    times_us = [cost.alpha_us + cost.beta_us_per_mb * num_bytes / BYTES_PER_MB + cost.latency_us for cost in costs]
-    return max(times_us, default=0.0)
+    slowest_us = 0.0
+    for alpha_us, beta_us_per_mb, latency_us in costs:
+        time_us = alpha_us + beta_us_per_mb * num_bytes / BYTES_PER_MB + latency_us
+        if time_us > slowest_us:
+            slowest_us = time_us
+    return slowest_us
 
 
 def _gates(topology: Topology) -> dict[int, list[int]]:

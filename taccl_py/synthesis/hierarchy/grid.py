@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain, pairwise, product, starmap
 
 from taccl_py.runtimes import MAX_COUNT
@@ -155,20 +156,20 @@ def _lane_counts(row: int, width: int) -> list[int]:
 def grid_times(cluster: LaneCluster, grid: LaneGrid, chunk_bytes: float) -> GridTimes:
     """Times of all stages at node 0, where every rank has its pieces of so many bytes a chunk."""
     stages: list[Stage] = []
-    rows, books = [], list(_books(cluster, grid, [0]))
+    rows, books = [], _at_first_node(cluster.carriers, cluster.site.topology.num_ranks, grid)
     most = _most_chunks(cluster, books)
-    for book in books:
+    for acts in books:
         first = len(stages)
-        for act in book.acts:
+        for act in acts:
             steps = tuple(_step_us(cluster, act.resource, step, chunk_bytes, most) for step in act.steps)
             stages.append(Stage(steps, act.resource, tuple(first + before for before in act.after)))
         rows.append(tuple(stages[first:]))
     return GridTimes(tuple(rows), schedule_stages(stages))
 
 
-def _most_chunks(cluster: LaneCluster, books: Iterable[_Book]) -> int:
+def _most_chunks(cluster: LaneCluster, books: Iterable[Sequence[_GridStage]]) -> int:
     """Chunks that runtimes carry together, where as many neighbours count as one as all steps of a node keep together."""
-    steps = (step for book in books for act in book.acts for step in act.steps)
+    steps = (step for acts in books for act in acts for step in act.steps)
     ends = {end for step in steps for transfer in step for span in transfer.spans for end in span}
     return MAX_COUNT * max(1, math.gcd(cluster.site.topology.num_ranks, *ends))
 
@@ -188,9 +189,10 @@ def _step_us(cluster: LaneCluster, resource: int, step: Step, chunk_bytes: float
 
 def grid_messages(cluster: LaneCluster, grid: LaneGrid, times: GridTimes) -> TemplateMessages:
     """Messages of a grid at its times; the chunks of a piece follow each other, and those of a part do in it."""
-    messages, most = [], _most_chunks(cluster, _books(cluster, grid, [0]))
-    for book, row in zip(_books(cluster, grid, range(len(cluster.nodes))), times.stages, strict=True):
-        for act, stage in zip(book.acts, row, strict=True):
+    carriers, num_ranks = cluster.carriers, cluster.site.topology.num_ranks
+    messages, most = [], _most_chunks(cluster, _at_first_node(carriers, num_ranks, grid))
+    for acts, row in zip(_books(carriers, num_ranks, grid, range(len(carriers))), times.stages, strict=True):
+        for act, stage in zip(acts, row, strict=True):
             for step, start, lasts in zip(act.steps, stage.starts_us(), stage.step_us, strict=True):
                 messages += [
                     TemplateMessage(transfer.src, transfer.dst, _chunks(message), start, start + lasts, transfer.adds)
@@ -213,14 +215,25 @@ def _chunks(spans: Sequence[ChunkSpan]) -> tuple[int, ...]:
     return tuple(chain.from_iterable(starmap(range, spans)))
 
 
-def _books(cluster: LaneCluster, grid: LaneGrid, nodes: Sequence[int]) -> Iterator[_Book]:
+_Carriers = tuple[tuple[int, ...], ...]
+
+
+def _books(
+    carriers: _Carriers, num_ranks: int, grid: LaneGrid, nodes: Sequence[int]
+) -> Iterator[tuple[_GridStage, ...]]:
     """Stages of each piece at some nodes."""
-    ranks = cluster.site.topology.num_ranks
-    ends = [sum(grid.pieces[:number]) * ranks for number in range(len(grid.pieces) + 1)]
+    ends = [sum(grid.pieces[:number]) * num_ranks for number in range(len(grid.pieces) + 1)]
     for low, high in pairwise(ends):
-        book = _Book(cluster, grid, nodes)
+        book = _Book(carriers, grid, nodes)
         book.write(ChunkSpan(low, high))
-        yield book
+        yield tuple(book.acts)
+
+
+# The same grids are asked for at every size.
+@lru_cache(maxsize=1024)
+def _at_first_node(carriers: _Carriers, num_ranks: int, grid: LaneGrid) -> tuple[tuple[_GridStage, ...], ...]:
+    """Stages of each piece at node 0."""
+    return tuple(_books(carriers, num_ranks, grid, [0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,24 +255,28 @@ class _Book:
 
     Attributes
     ----------
-    cluster, grid, nodes
-        Who does what.
+    carriers, grid, nodes
+        Ranks of every node, by lanes, and who does what.
     acts
         The acts so far.
     last, before
         Acts that those wait for which come next; and which what is early waits for.
     """
 
-    cluster: LaneCluster
+    carriers: _Carriers
     grid: LaneGrid
     nodes: Sequence[int]
     acts: list[_GridStage] = field(default_factory=list)
     last: list[int] = field(default_factory=list)
     before: list[int] = field(default_factory=list)
 
+    @property
+    def _width(self) -> int:
+        return len(self.carriers[0])
+
     def write(self, span: ChunkSpan) -> None:
         """Do everything."""
-        everyone = frozenset(range(self.cluster.width))
+        everyone = frozenset(range(self._width))
         spans = dict.fromkeys(self.nodes, span)
         shards: Shards = {node: [NodeShard(span, everyone)] for node in self.nodes}
         stride, outer = 1, None
@@ -273,7 +290,7 @@ class _Book:
                 shards = self._exchange(leg, stride, spans, shards)
                 stride *= leg.nodes
         # Lanes that serve a row with their part need that first.
-        groups = self.cluster.width // outer.lanes if outer else 1
+        groups = self._width // outer.lanes if outer else 1
         needed = {node: self._by_group(span, groups) for node, span in spans.items()}
         self._sum_up(shards, needed, upwards=True)
         ready = self.last
@@ -288,11 +305,11 @@ class _Book:
 
     @property
     def _meeting(self) -> NodeExchange:
-        return NodeExchange(self.cluster.carriers, self.grid.fans)
+        return NodeExchange(self.carriers, self.grid.fans)
 
     def _by_group(self, span: ChunkSpan, groups: int) -> list[Want]:
         """Parts of some chunks, each wanted by all lanes of a group."""
-        lanes = self.cluster.width // groups
+        lanes = self._width // groups
         return [
             Want(
                 NodeShard(sliced(span, group, groups), frozenset()),
@@ -303,10 +320,10 @@ class _Book:
 
     def _from_groups(self, span: ChunkSpan, groups: int) -> Iterator[Want]:
         """Data of every group that the lanes of the same place in other groups want."""
-        lanes = self.cluster.width // groups
+        lanes = self._width // groups
         for group, lane in product(range(groups), range(lanes)):
             shard = NodeShard(sliced(span, group, groups), frozenset([group * lanes + lane]))
-            yield Want(shard, frozenset(range(lane, self.cluster.width, lanes)))
+            yield Want(shard, frozenset(range(lane, self._width, lanes)))
 
     def _peer(self, leg: Leg, stride: int, node: int, slot: int) -> int:
         """The node of a slot: those of a row whose numbers differ in the same bits, or by as much."""
@@ -318,7 +335,7 @@ class _Book:
         self, leg: Leg, stride: int, spans: Mapping[int, ChunkSpan], shards: Shards
     ) -> tuple[dict[int, ChunkSpan], dict[int, list[NodeShard]]]:
         """Every node sends the others of its row their parts; what it has then of its own, and where."""
-        groups, carriers = self.cluster.width // leg.lanes, self.cluster.carriers
+        groups, carriers = self._width // leg.lanes, self.carriers
         wants: list[dict[int, list[Want]]] = [{node: [] for node in self.nodes} for _ in range(leg.turns)]
         crossing: list[dict[int, list[ExchangeMessage]]] = [{ASIDE: [], ACROSS: []} for _ in range(leg.turns)]
         for node in self.nodes:
@@ -342,7 +359,7 @@ class _Book:
 
     def _received(self, leg: Leg, own: ChunkSpan, shards: Sequence[NodeShard]) -> Iterator[NodeShard]:
         """A node's own part, which lanes hold as before; those that get nothing in the last turn have it early."""
-        groups = self.cluster.width // leg.lanes
+        groups = self._width // leg.lanes
         for group in range(groups):
             last = {
                 group * leg.lanes + slot % leg.lanes
@@ -356,7 +373,7 @@ class _Book:
         self, leg: Leg, stride: int, spans: Mapping[int, ChunkSpan], shards: Shards
     ) -> dict[int, list[NodeShard]]:
         """Every node sends the others of its row its sums; what it has then, and where."""
-        groups, carriers = self.cluster.width // leg.lanes, self.cluster.carriers
+        groups, carriers = self._width // leg.lanes, self.carriers
         needed = {node: self._by_group(span, groups) for node, span in spans.items()}
         self._sum_up(shards, needed, upwards=False)
         sent, held = [], {}

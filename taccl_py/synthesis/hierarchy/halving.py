@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, pairwise, product
 
 import numpy as np
@@ -315,8 +316,7 @@ class _Planner:
             return (cluster.lane_us(num_bytes) + more * cluster.lane_us(0.0),)
         size = len(cluster.nodes[0])
         if shape.inside != DOUBLING:
-            turns = -(-(size - 1) // cluster.at_once)
-            return tuple(cluster.node_us(num_bytes) for _ in range(turns))
+            return (cluster.node_us(num_bytes),) * -(-(size - 1) // cluster.at_once)
         steps = []
         for together in (1 << step for step in range(size.bit_length() - 1)):
             runs = min(together, -(-int(num_bytes * together) // TEMPLATE_PARAMS.most_packed_bytes))
@@ -339,11 +339,15 @@ class _Planner:
             messages = [(column, 1.0) for column in shape.of_step(piece, step)]
             rows.add([*messages, (piece * shape.columns, -float(1 << step))], 0.0, 0.0)
 
+        alphas_us = [sum(self._steps(shape, task, 0.0, 1)) for task in tasks]
+        slopes = [
+            (sum(stage.step_us) - alpha_us) / (sizes[task.column] / BYTES_PER_MB)
+            for task, stage, alpha_us in zip(tasks, stages, alphas_us, strict=True)
+        ]
+
         def follows(later: int, number: int) -> None:
-            task, size = tasks[number], sizes[tasks[number].column]
-            alpha_us = sum(self._steps(shape, task, 0.0, 1))
-            slope = (sum(stages[number].step_us) - alpha_us) / (size / BYTES_PER_MB)
-            rows.add([(later, 1.0), (len(sizes) + number, -1.0), (task.column, -slope)], alpha_us)
+            column = tasks[number].column
+            rows.add([(later, 1.0), (len(sizes) + number, -1.0), (column, -slopes[number])], alphas_us[number])
 
         for number, task in enumerate(tasks):
             follows(end, number)
@@ -361,7 +365,9 @@ class _Planner:
         return [max(float(value), 1e-9) * BYTES_PER_MB for value in optimum.values[: len(sizes)].round(DIGITS)]
 
 
-def _tasks(shape: HalvingShape) -> tuple[list[HalvingStage], tuple[PieceStages, ...]]:
+# The same few shapes are asked for at every size.
+@lru_cache(maxsize=1024)
+def _tasks(shape: HalvingShape) -> tuple[tuple[HalvingStage, ...], tuple[PieceStages, ...]]:
     """Everything there is to do."""
     tasks: list[HalvingStage] = []
 
@@ -391,7 +397,7 @@ def _tasks(shape: HalvingShape) -> tuple[list[HalvingStage], tuple[PieceStages, 
             handed[column] = add(INSIDE, column, brought[column])
             before = (brought[column],)
         courses.append(PieceStages(added, sent, own, tuple(met), given, brought, handed))
-    return tasks, tuple(courses)
+    return tuple(tasks), tuple(courses)
 
 
 def halving_messages(cluster: LaneCluster, back: LaneCluster, halving: Halving) -> TemplateMessages | None:

@@ -52,6 +52,8 @@ class Params:
         Rings that share the work. Guess.
     ring_load_factor
         Part of the load that another ring may leave. Guess.
+    most_torus_plans
+        Methods on a routed torus that are timed, of those that promise most. Guess.
     most_meeting_links
         Links of a rank beyond which a meeting gains nothing over an exchange. Guess.
     """
@@ -76,6 +78,7 @@ class Params:
     most_small_ranks: int = 128
     most_rings: int = 8
     ring_load_factor: float = 0.99
+    most_torus_plans: int = 8
     most_meeting_links: int = 8
 
 

@@ -26,6 +26,7 @@ from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING, exchange, sp
 from taccl_py.synthesis.templates.roots import broadcast_plans, center
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.synthesis.templates.spreading import Camp, camps, handed_out, sparse_plans
+from taccl_py.synthesis.templates.torus import torus_plans
 
 
 def allreduce_plans(site: TemplateSite, back: TemplateSite, chunks_per_rank: int | None) -> Iterator[TemplatePlan]:
@@ -39,6 +40,7 @@ def allreduce_plans(site: TemplateSite, back: TemplateSite, chunks_per_rank: int
         None leaves it to the templates.
     """
     chunks = chunks_per_rank or 1
+    yield from torus_plans(site, chunks_per_rank)
     yield from _exchanges(site, chunks)
     for walk in walks(site):
         for summed in range(len(walk.axes)):

@@ -31,14 +31,17 @@ _LARGE_SCRATCH_BYTES = 1 << 32
 
 
 def find_geometry(
-    algorithm: AlgoElement, runtime: Runtime, kind: Kind | None, findings: Findings
+    algorithm: AlgoElement, runtime: Runtime, kind: Kind | None, findings: Findings, *, named: bool = False
 ) -> BufferLengths | None:
-    """Geometry of the collective that the file names, or None when it names none or its chunks do not fit it."""
+    """Geometry of the collective that the file names, or None when it names none or its chunks do not fit it.
+
+    `named` says that it is known what a custom file is for, although that has no kind.
+    """
     custom = algorithm.collective == CUSTOM and CUSTOM in runtime.collectives.values()
     found = kind if custom else _kind_of(algorithm, runtime, kind, findings)
     if found is None and not custom:
         return None
-    if found is None:
+    if found is None and not named:
         findings.note("nobody named the collective of this custom file, so what it computes was not compared with one")
     n, whole = algorithm.num_ranks, algorithm.num_chunks_per_loop
     if n < 1:

@@ -75,8 +75,7 @@ def check_contents(plan: KernelProgram, order: Sequence[int], contents: Contents
     """
     _check_touched_buffers(plan, contents.setting, findings)
     contents.run(plan, order)
-    if contents.setting.geometry.kind is not None:
-        check_results(contents, findings)
+    contents.check_results(findings)
 
 
 class Contents:
@@ -121,6 +120,11 @@ class Contents:
             row[base : base + geometry.input_chunks] = [WRONG] * geometry.input_chunks
         elif root is None or rank == root or geometry.kind not in (Kind.BROADCAST, Kind.SCATTER):
             row[base : base + geometry.input_chunks] = [self.value(rank, k) for k in range(geometry.input_chunks)]
+
+    def check_results(self, findings: Findings) -> None:
+        """Report output cells that do not hold what the collective promises; nothing where it is not known."""
+        if self.setting.geometry.kind is not None:
+            check_results(self, findings)
 
     def run(self, plan: KernelProgram, order: Sequence[int]) -> None:
         """Carry out all operations in an order that respects queues and flags."""

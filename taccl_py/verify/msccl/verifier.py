@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from taccl_py.collective import ROOTED, Kind
+from taccl_py.demand import DataDemand
 from taccl_py.errors import UnsupportedFeature, Violation
 from taccl_py.runtimes import LEGACY, MAX_COUNT, RCCL, Runtime
+from taccl_py.verify.msccl.demand import DemandContents, DemandUnits, fit_units
 from taccl_py.verify.msccl.execute import ExecutionResult, ends, find_circles, is_split, least_capacity
 from taccl_py.verify.msccl.findings import Findings
 from taccl_py.verify.msccl.geometry import BufferLengths, BufferPlacement, operations_of, size_of_split
@@ -119,6 +121,7 @@ class _Asked:
 
     kind: Kind | None
     root: int | None
+    demand: DataDemand | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +134,12 @@ class _ExecutedFile:
     placements: tuple[bool, ...]
     plan: KernelProgram
     images: FileImages | None
+    demand: DemandUnits | None = None
 
     def contents(self, setting: RunSetting, findings: Findings) -> Contents:
         """Cells before the program runs."""
+        if self.demand is not None:
+            return DemandContents(setting, findings, self.demand.meaning)
         if self.images is None:
             return Contents(setting, findings)
         return ImageContents(setting, findings, self.plan, self.algorithm, self.images)
@@ -149,7 +155,9 @@ class _ExecutionFindings:
     flags_early: bool = False
 
 
-def verify_program(text: str, runtime: Runtime, *, kind: Kind | None = None, root: int | None = None) -> ProgramVerdict:
+def verify_program(
+    text: str, runtime: Runtime, *, kind: Kind | None = None, root: int | None = None, demand: DataDemand | None = None
+) -> ProgramVerdict:
     """Decide whether a text is an MSCCL algorithm file that a runtime loads and runs without hanging and rightly.
 
     Parameters
@@ -162,8 +170,10 @@ def verify_program(text: str, runtime: Runtime, *, kind: Kind | None = None, roo
         The collective; needed for legacy ``coll="custom"``, compared otherwise.
     root
         The root rank that a rooted collective is for; compared with the one that the program works for.
+    demand
+        The demand that a legacy ``coll="custom"`` is for, instead of these.
     """
-    images = find_images(text, runtime, kind)
+    images = None if demand is not None else find_images(text, runtime, kind)
     if images is not None:
         findings = Findings()
         algorithm = parse_algorithm(read_document(images.text, findings), runtime, findings)
@@ -176,7 +186,7 @@ def verify_program(text: str, runtime: Runtime, *, kind: Kind | None = None, roo
     algorithm = parse_algorithm(read_document(text, findings), runtime, findings)
     if algorithm is None:
         return ProgramVerdict(None, findings.violations(), findings.notes())
-    return _verify(algorithm, runtime, _Asked(kind, root), findings, None)
+    return _verify(algorithm, runtime, _Asked(kind, root, demand), findings, None)
 
 
 def _verify(
@@ -185,7 +195,8 @@ def _verify(
     """Verify an algorithm; with `images` its GPUs stand for all, and whoever objects must look at all of them to tell why."""
     kind, root = asked.kind, asked.root
     wires = ALL_RANKS if images is None else images.wires
-    geometry = find_geometry(algorithm, runtime, kind, findings)
+    geometry = find_geometry(algorithm, runtime, kind, findings, named=asked.demand is not None)
+    units = None if asked.demand is None else fit_units(algorithm, runtime, asked.demand, findings)
     check_algorithm(algorithm, runtime, findings)
     if images is None:
         check_gpu_ids(algorithm, findings)
@@ -199,7 +210,11 @@ def _verify(
     run = _ExecutionFindings()
     if geometry is not None and not findings.broken and _is_small_enough(algorithm, geometry, findings):
         plan = make_plan(algorithm, wires)
-        run = _execute(_ExecutedFile(algorithm, geometry, runtime, placements, plan, images), root, findings)
+        if units is not None:
+            units.check_places(plan, findings)
+        case = _ExecutedFile(algorithm, geometry, runtime, placements, plan, images, units)
+        if not findings.broken:
+            run = _execute(case, root, findings)
     facts = _facts(
         algorithm, None if geometry is None else geometry.kind, placements, largest_size(algorithm, runtime), run
     )

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from taccl_py.collective import ROOTED, Buffer, Kind, parse_kind
+from taccl_py.demand import DataDemand
 from taccl_py.errors import InputError, UnsupportedFeature, Violation
-from taccl_py.runtimes import MSCCLPP
+from taccl_py.runtimes import CUSTOM, MSCCLPP
 from taccl_py.verify.msccl.findings import Findings, place, quoted
 from taccl_py.verify.msccl.geometry import BufferLengths, BufferPlacement, Region, lay_out
 from taccl_py.verify.msccl.semantics import Contents, RunSetting, best_root, check_results
+from taccl_py.verify.mscclpp.demand import fit_to_demand
 from taccl_py.verify.mscclpp.grammar import PORT, Plan, read_plan_text
 from taccl_py.verify.mscclpp.rules import check_plan, find_geometry, owners_of, size_unit_bytes
 from taccl_py.verify.mscclpp.run import PlanExecution
@@ -84,7 +86,9 @@ class PlanVerdict:
     unsupported: tuple[UnsupportedFeature, ...] = ()
 
 
-def verify_plan(text: str, path: str, *, kind: Kind | None = None, root: int | None = None) -> PlanVerdict:
+def verify_plan(
+    text: str, path: str, *, kind: Kind | None = None, root: int | None = None, demand: DataDemand | None = None
+) -> PlanVerdict:
     """Decide whether a text is a plan that MSCCL++ loads and runs without hanging and rightly.
 
     Parameters
@@ -93,6 +97,8 @@ def verify_plan(text: str, path: str, *, kind: Kind | None = None, root: int | N
         The file.
     kind, root
         Collective and root rank that it is meant for; compared where given.
+    demand
+        Demand that it is meant for, instead of these.
 
     Raises
     ------
@@ -102,6 +108,10 @@ def verify_plan(text: str, path: str, *, kind: Kind | None = None, root: int | N
     plan = read_plan_text(text, path)
     findings = Findings()
     check_plan(plan, MSCCLPP, findings)
+    if demand is not None:
+        if not findings.broken:
+            _verify_for_demand(plan, demand, findings)
+        return PlanVerdict(_facts(plan, None, None), findings.violations(), findings.notes(), findings.features())
     written = _kind_of(plan, findings)
     if kind is not None and written is not None and kind is not written:
         findings.violation("", "collective", f"the plan is for {written}, and {kind} was asked for")
@@ -114,10 +124,31 @@ def verify_plan(text: str, path: str, *, kind: Kind | None = None, root: int | N
     return PlanVerdict(_facts(plan, written, found), findings.violations(), findings.notes(), findings.features())
 
 
+def _verify_for_demand(plan: Plan, demand: DataDemand, findings: Findings) -> None:
+    """Execute the plan on the buffers of the demand."""
+    fitted = fit_to_demand(plan, demand, findings)
+    if fitted is None or findings.broken:
+        return
+    _remark(plan, findings)
+    _check_buffers(fitted.plan, fitted.setting, findings)
+    orders = [None, *map(random.Random, range(_ORDERS))]
+    for order in orders:
+        contents = fitted.contents(findings)
+        execution = PlanExecution(fitted.plan, Sizing(1), contents, findings, order)
+        if execution.execute():
+            contents.check_results(findings)
+        if findings.violations() or not execution.network.contended():
+            return
+
+
 def _kind_of(plan: Plan, findings: Findings) -> Kind | None:
     try:
         kind = parse_kind(plan.collective)
     except InputError:
+        if plan.collective == CUSTOM:
+            what = "the plan is for a demand, which it does not say; name that with --demand"
+            findings.unsupported("", "collective", what)
+            return None
         if plan.collective in MSCCLPP.other_collectives:
             what = f"what collective {quoted(plan.collective)} promises is not known here, so its result cannot be verified"
             findings.unsupported("", "collective", what)

@@ -1,0 +1,221 @@
+"""Demands from Python: files, mappings, counts and shardings, and the search for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from taccl_py.api.arguments import names_arguments
+from taccl_py.api.policy import DEMAND_LIMIT_S, budget
+from taccl_py.demand import DataDemand, dtype_named
+from taccl_py.demand.files import read_demand, read_demand_value
+from taccl_py.demand.formula import by_counts, dtype_of, read_rows_of
+from taccl_py.demand.reshard import Resharding, Sharding, parse_shape, parse_sharding, reshard
+from taccl_py.demand.variable import Variable, variable_of
+from taccl_py.errors import InputError
+from taccl_py.jsonio import read_text
+from taccl_py.pipeline.demands import DemandAnswer
+from taccl_py.pipeline.demands import synthesize_demand as search
+from taccl_py.sketch.machine import load_machine
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.engine import Events
+from taccl_py.topology.model import Topology
+
+_T = TypeVar("_T")
+
+
+@names_arguments
+def load_demand(
+    what: str | Path | Mapping[str, Any],
+    counts: Sequence[Any] | str | Path | None = None,
+    *,
+    ranks: int | None = None,
+    dtype: str | None = None,
+) -> DataDemand:
+    """Demand of a file, of a mapping with a file's fields, or of counts.
+
+    Parameters
+    ----------
+    what
+        A demand file; a mapping with its fields (``ranks`` and ``chunks``, and what else such a file may have); or ``alltoallv``,
+        ``allgatherv``, ``reducescatterv`` or ``sendrecv``.
+    counts
+        Elements of a formula, nested lists, an array of integers, or a file of them: of alltoallv a row for each sender, of allgatherv and
+        reducescatterv one count for each rank, of sendrecv (source, destination, elements) for each pair.
+    ranks
+        Number of ranks of sendrecv; of the others as many as there are counts.
+    dtype
+        Type of a formula's elements. None: bytes, of reducescatterv float32.
+
+    Returns
+    -------
+    DataDemand
+        Chunks with their sizes in bytes, who holds or adds and who wants them.
+
+    Raises
+    ------
+    InputError
+        If there is no such file or formula, or it contradicts itself.
+    """
+    variable = variable_of(what) if isinstance(what, str) else None
+    if variable is not None:
+        return _by_formula(variable, counts, ranks, dtype)
+    for name, value in (("counts", counts), ("ranks", ranks), ("dtype", dtype)):
+        if value is not None:
+            raise InputError(
+                f"is for {', '.join(Variable)}; a demand says it itself, leave it out", path="arguments", field=name
+            )
+    if isinstance(what, Mapping):
+        return read_demand_value(what, "the demand")
+    if not isinstance(what, str | Path):
+        raise InputError(
+            f"found {type(what).__name__}, a file, a mapping or a formula's name is needed",
+            path="arguments", field="what",
+        )  # fmt: skip
+    return read_demand(read_text(Path(what)), str(what))
+
+
+def _by_formula(
+    variable: Variable, counts: Sequence[Any] | str | Path | None, ranks: int | None, dtype: str | None
+) -> DataDemand:
+    if counts is None:
+        raise InputError(f"{variable} needs counts", path="arguments", field="counts")
+    named = dtype_of(variable, dtype)
+    try:
+        if isinstance(counts, str | Path):
+            rows = read_rows_of(variable, Path(counts))
+        else:
+            rows = _rows(counts.tolist() if hasattr(counts, "tolist") else list(counts))
+        if variable is Variable.SENDRECV and ranks is None:
+            raise InputError("sendrecv needs the number of ranks", path="arguments", field="ranks")
+        found = len(rows) if variable is Variable.ALLTOALLV else len(rows[0])
+        return by_counts(variable, rows, found if ranks is None else ranks, named)
+    except InputError as error:
+        if error.path is not None:
+            raise
+        raise InputError(error.what, path="arguments", field="counts") from None
+
+
+def _rows(counts: list[Any]) -> list[list[int]]:
+    """Counts as rows; one list is one row."""
+    if not counts:
+        raise InputError("found no counts; give one for each rank")
+    rows = [list(row) if isinstance(row, list | tuple) else row for row in counts]
+    if not any(isinstance(row, list) for row in rows):
+        rows = [rows]
+    for row in rows:
+        if not isinstance(row, list) or not row:
+            raise InputError(f"found {row!r}; rows of counts, or one row, are needed")
+        wrong = next((item for item in row if isinstance(item, bool) or not hasattr(item, "__index__")), None)
+        if wrong is not None:
+            raise InputError(f"found {wrong!r}, a whole number is needed")
+    return [[int(item) for item in row] for row in rows]
+
+
+@names_arguments
+def reshard_demand(
+    shape: str | Sequence[int],
+    source: str | Sharding,
+    target: str | Sharding,
+    *,
+    dtype: str = "float32",
+    ranks: int | None = None,
+) -> Resharding:
+    """Demand that brings a tensor from one sharding over a mesh of ranks to another, as ``taccl reshard``.
+
+    Parameters
+    ----------
+    shape
+        Lengths of its dimensions, numbers or a text such as ``1024x512``.
+    source, target
+        Ranks, mesh, and one of DTensor's placements for each axis of the mesh: ``0-15:4x4:S0,R``.
+    dtype
+        Type of its elements.
+    ranks
+        Ranks of the machine. None: as many as the meshes need.
+
+    Returns
+    -------
+    Resharding
+        ``demand``, and the tensor's ``boxes``, of which chunk c of the demand is box c.
+
+    Raises
+    ------
+    InputError
+        If the shardings do not fit the tensor, or contradict themselves.
+    """
+    lengths = _parsed(parse_shape, shape if isinstance(shape, str) else "x".join(map(str, shape)), "shape")
+    one = source if isinstance(source, Sharding) else _parsed(parse_sharding, source, "source")
+    other = target if isinstance(target, Sharding) else _parsed(parse_sharding, target, "target")
+    needed = max(2, 1 + max(*one.ranks, *other.ranks))
+    try:
+        return reshard(lengths, _parsed(dtype_named, dtype, "dtype"), one, other, needed if ranks is None else ranks)
+    except InputError as error:
+        names = {"--from": "source", "--to": "target"}
+        raise InputError(error.what, path="arguments", field=names.get(error.field or "", error.field)) from None
+
+
+def _parsed(parse: Callable[[str], _T], word: str, field: str) -> _T:
+    """Value of an argument, as a function makes it of its word, naming that in errors."""
+    try:
+        return parse(word)
+    except InputError as error:
+        raise InputError(error.what, path="arguments", field=field) from None
+
+
+@names_arguments
+def synthesize_demand(
+    machine: Topology | str,
+    demand: DataDemand | Resharding,
+    *,
+    effort: str | None = None,
+    time_limit: float | None = None,
+    seed: int = 0,
+    events: Events | None = None,
+    stop: threading.Event | None = None,
+) -> DemandAnswer:
+    """Find and verify a schedule for a demand, as ``taccl synth MACHINE my.json``.
+
+    Parameters
+    ----------
+    machine
+        The machine, or what `load_machine` takes; it has as many ranks as the demand.
+    demand
+        What must move, of `load_demand` or `reshard_demand`.
+    effort
+        ``quick``, ``normal`` or ``thorough``: an amount of work; normal takes about 4 seconds at most.
+    time_limit
+        Seconds of the clock after which the search ends. None: there is no such limit.
+    seed
+        Random seed, of demands that are one of the eight collectives; the others draw nothing.
+    events
+        Told of progress.
+    stop
+        If it is set meanwhile, by another thread, the best schedule so far is returned.
+
+    Returns
+    -------
+    DemandAnswer
+        ``schedule``, ``time_us``, ``bound``, ``gap``, ``proof``, ``ended`` and ``known``, the collective that the demand is, if it is one.
+
+    Raises
+    ------
+    InputError
+        If an argument is wrong, or machine and demand have not as many ranks.
+    Infeasible, LimitReached
+        If some rank cannot be reached, or nothing was found in time.
+    InvalidArtifact
+        If the verifier reports errors, which is a mistake of this package.
+    """
+    if isinstance(demand, Resharding):
+        demand = demand.demand
+    if not isinstance(demand, DataDemand):
+        raise InputError(
+            f"found {type(demand).__name__}, what load_demand or reshard_demand made is needed",
+            path="arguments", field="demand",
+        )  # fmt: skip
+    limits = Limits(seed=seed, stop=stop or threading.Event())
+    limits = budget(limits, DEMAND_LIMIT_S, effort=effort, time_limit=time_limit)
+    return search(load_machine(machine).topology, demand, limits, events or Events())

@@ -1,0 +1,121 @@
+"""Demands from Python."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import taccl_py as taccl
+from taccl_py.schedule.demand_files import write_demand_schedule
+from tests.demand.cases import full, is_near
+
+MB = 10**6
+HELD_TWICE = {"ranks": 3, "chunks": [{"bytes": 2 * MB, "holds": [0, 1], "wants": [2]}]}
+
+
+def test_a_mapping_is_synthesized_checked_replayed_and_run(tmp_path):
+    """Two holders with a link each of 10 us a megabyte send half of it each."""
+    demand = taccl.load_demand(HELD_TWICE)
+    machine = full(3, alpha=0.0, beta=10.0)
+    answer = taccl.synthesize_demand(machine, demand, effort="quick")
+    assert is_near(answer.time_us, 10.0)
+    assert (answer.proof, answer.ended, answer.known, answer.gap) == ("optimal", "proved", None, 0.0)
+    (bound,) = taccl.bound(machine, demand)
+    assert is_near(bound.time_us, 10.0)
+    assert taccl.check(answer, demand=demand) == taccl.check(answer.schedule) == ()
+    assert is_near(taccl.predict(answer).time_us, 10.0)
+    assert is_near(taccl.predict(answer.schedule, "4MB").time_us, 20.0)
+    assert taccl.run(answer).num_wrong == 0
+    path = tmp_path / "schedule.json"
+    path.write_text(write_demand_schedule(answer.schedule))
+    assert taccl.check(path) == ()
+    assert is_near(taccl.predict(path).time_us, 10.0)
+
+
+def test_another_demand_than_that_of_the_schedule_is_an_error():
+    answer = taccl.synthesize_demand(full(3), taccl.load_demand(HELD_TWICE), effort="quick")
+    other = taccl.load_demand({"ranks": 3, "chunks": [{"bytes": MB, "holds": [0, 1], "wants": [2]}]})
+    assert [violation.rule for violation in taccl.check(answer, demand=other)] == ["demand"]
+
+
+@pytest.mark.parametrize("form", ["lists", "array", "csv", "json"])
+def test_counts_are_lists_arrays_or_files(tmp_path, form):
+    counts = [[0, 5, 0], [1, 0, 2], [0, 0, 0]]
+    given = {"lists": counts, "array": np.array(counts)}.get(form)
+    if given is None:
+        given = tmp_path / f"counts.{form}"
+        given.write_text(json.dumps(counts) if form == "json" else "\n".join(" ".join(map(str, r)) for r in counts))
+    demand = taccl.load_demand("AllToAllv", given, dtype="fp16")
+    assert [(c.size_bytes, c.holders, c.wanted) for c in demand.chunks] == [
+        (10, ((0,),), (1,)), (2, ((1,),), (0,)), (4, ((1,),), (2,)),
+    ]  # fmt: skip
+
+
+def test_other_formulas():
+    assert taccl.load_demand("allgatherv", [1, 0, 2]).total_bytes == 6
+    assert taccl.load_demand("reducescatterv", [1, 0, 2]).dtype == "float32"
+    assert taccl.load_demand("sendrecv", [(0, 3, 7)], ranks=4).total_bytes == 7
+
+
+def test_a_resharding_and_what_comes_of_it():
+    """The halves of a matrix of 4 by 4 bytes by rows become halves by columns: each rank sends a quarter."""
+    found = taccl.reshard_demand((4, 4), "0-1:2:S0", "0-1:2:S1", dtype="int8")
+    assert len(found.boxes) == 4
+    assert found.demand.total_bytes == 8
+    answer = taccl.synthesize_demand(full(2, alpha=1.0, beta=0.0), found, effort="quick")
+    assert is_near(answer.time_us, 1.0)
+
+
+def test_a_demand_that_is_a_collective_says_so():
+    answer = taccl.synthesize_demand("ring:4", taccl.load_demand("allgatherv", [1000] * 4), effort="quick")
+    assert answer.known is not None
+    assert (answer.known.kind, answer.known.size_bytes) == ("allgather", 4000)
+    assert is_near(answer.bound.time_us, taccl.bound("ring:4", "allgather", 4000)[0].time_us)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: taccl.load_demand("no-such.json"), "no-such.json: there is no such file"),
+        (lambda: taccl.load_demand(3), "arguments: what: found int"),
+        (lambda: taccl.load_demand("alltoallv"), "arguments: counts: alltoallv needs counts"),
+        (lambda: taccl.load_demand("alltoallv", [[1, 2]]), "arguments: counts: found counts for 1 ranks"),
+        (lambda: taccl.load_demand("alltoallv", [[0, 1.5], [1, 0]]), "arguments: counts: found 1.5, a whole number"),
+        (lambda: taccl.load_demand("alltoallv", [[0, 1], [1]]), "arguments: counts: row 1 has 1 counts"),
+        (lambda: taccl.load_demand("alltoallv", []), "arguments: counts: found no counts"),
+        (lambda: taccl.load_demand("sendrecv", [(0, 1, 2)]), "arguments: ranks: sendrecv needs the number of ranks"),
+        (lambda: taccl.load_demand(HELD_TWICE, [1]), "arguments: counts: is for alltoallv"),
+        (lambda: taccl.load_demand({**HELD_TWICE, "chunk": []}), "the demand: chunk"),
+        (lambda: taccl.reshard_demand((4, 4), "0-1:2:S0", "0-1:2:P"), "arguments: target: P, a summand"),
+        (lambda: taccl.reshard_demand((4, 4), "0-1:2:S0", "0-1:2"), "arguments: target: '0-1:2' is no sharding"),
+        (lambda: taccl.synthesize_demand("ring:4", taccl.load_demand(HELD_TWICE)), "arguments: machine: ring-4 has 4"),
+        (lambda: taccl.synthesize_demand("ring:4", HELD_TWICE), "arguments: demand: found dict"),
+        (lambda: taccl.bound("ring:4", taccl.load_demand(HELD_TWICE), 5), "size: is for the eight collectives"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(call, text):
+    with pytest.raises(taccl.TacclError, match=re.escape(text)):
+        call()
+
+
+def test_a_demand_is_for_schedules_of_demands_and_a_kind_for_the_others():
+    demand = taccl.load_demand(HELD_TWICE)
+    answer = taccl.synthesize_demand(full(3), demand, effort="quick")
+    with pytest.raises(taccl.TacclError, match="kind: is for the eight collectives"):
+        taccl.check(answer, kind="allgather")
+    with pytest.raises(taccl.TacclError, match="size: a demand has its own sizes"):
+        taccl.run(answer, 4)
+    with pytest.raises(taccl.TacclError, match="demand: is for schedules of demands"):
+        taccl.check(taccl.synthesize("ring:3", "allgather", effort="quick").schedule, demand=demand)
+
+
+def test_the_script_in_the_documentation_works(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"## Demands\n.+?```python\n(.+?)```", page, flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "docs/api.md", "exec"), {"__name__": "__main__"})
+    assert re.fullmatch(
+        r"[\d.]+ us, [\d.]+ % above [\d.]+ us \(.+\)\n0 errors, 0 wrong elements\n", capsys.readouterr().out
+    )

@@ -1,0 +1,80 @@
+"""Plans of demands: unequal chunks and buffers, in units, and what no plan can carry."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taccl_py.errors import LoweringError
+from taccl_py.lowering.mscclpp.demand import lower_demand_plan
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.demands import solve_demand
+from taccl_py.verify.mscclpp import verify_plan
+from tests.demand.cases import MIXED, demand_of, demands, full, hosts, ring, scaled, stragglar, switch
+
+
+def schedule_of(demand, machine):
+    return solve_demand(machine, demand, Limits(seed=0)).schedule
+
+
+@settings(max_examples=12, deadline=None)
+@given(demand=demands(8), machine=st.sampled_from([full, ring, switch]))
+def test_random_demands_are_lowered_to_plans_that_meet_them(demand, machine):
+    demand = scaled(demand, 16)
+    lowered = lower_demand_plan(schedule_of(demand, machine(demand.num_ranks)))
+    verdict = verify_plan(lowered.text, "plan.json", demand=demand)
+    assert not verdict.violations
+    assert not verdict.unsupported
+
+
+def test_a_send_is_one_put_of_all_its_units():
+    demand = demand_of(2, [{"bytes": 4800, "holds": [0], "wants": [1]}])
+    plan = json.loads(lower_demand_plan(schedule_of(demand, full(2))).text)
+    assert plan["collective"] == "custom"
+    assert [(gpu["input_chunks"], gpu["output_chunks"]) for gpu in plan["gpus"]] == [(1, 1), (1, 1)]
+    puts = [op for gpu in plan["gpus"] for tb in gpu["threadblocks"] for op in tb["ops"] if op["name"] == "put"]
+    assert [(op["src_buff"][0]["size"], op["dst_buff"][0]["size"]) for op in puts] == [(1, 1)]
+
+
+def test_buffers_have_lengths_of_their_own():
+    demand = demand_of(4, MIXED)
+    plan = json.loads(lower_demand_plan(schedule_of(demand, full(4))).text)
+    lengths = [(gpu["input_chunks"], gpu["output_chunks"]) for gpu in plan["gpus"]]
+    # In units of 64 bytes; the output of rank 1 does not exist, and the runtime divides by its chunks.
+    assert lengths == [(100, 26), (100, 1), (25, 100), (26, 75)]
+
+
+def test_a_plan_over_nodes_puts_by_proxies():
+    demand = scaled(
+        demand_of(8, [{"bytes": 300, "holds": [0, 1], "wants": [5, 6]}, {"bytes": 7, "adds": [0, 4], "wants": [5, 1]}]),
+        16,
+    )
+    lowered = lower_demand_plan(schedule_of(demand, hosts(2)))
+    assert '"port"' in lowered.text
+    assert not verify_plan(lowered.text, "plan.json", demand=demand).violations
+
+
+def test_cuts_between_units_are_rounded():
+    # The engine cuts the buffer of a straggler where that is best, which is nowhere near a multiple of 16 bytes.
+    demand = stragglar(4, 16 * 3 * 7)
+    schedule = schedule_of(demand, switch(4))
+    lowered = lower_demand_plan(schedule)
+    assert not verify_plan(lowered.text, "plan.json", demand=demand).violations
+
+
+@pytest.mark.parametrize(
+    ("chunk", "dtype", "words"),
+    [
+        ({"bytes": 20, "holds": [0], "wants": [1]}, "float32", "the input of rank 0 has 20"),
+        ({"bytes": 32, "holds": {"0": 0}, "wants": {"1": 8}}, "float32", "the output of rank 1 has 40"),
+        ({"bytes": 32, "adds": [0, 1], "wants": [1]}, "float64", "the demand has float64"),
+        ({"bytes": 1 << 33, "holds": [0], "wants": [1]}, "float32", "offsets of MSCCL++ end at 4294967295"),
+    ],
+)
+def test_what_no_plan_can_carry_is_refused(chunk, dtype, words):
+    schedule = schedule_of(demand_of(2, [chunk], dtype), full(2))
+    with pytest.raises(LoweringError) as error:
+        lower_demand_plan(schedule)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
