@@ -100,7 +100,8 @@ _TUNERS = ("nccl", "ncclx", "openmpi", "ucc")
 def compare(as_json: bool, **values: Any) -> None:
     """Compare our algorithms for COLLECTIVE on TOPOLOGY with NCCL's, for every size of a range.
 
-    Baselines are rings, double binary trees, direct exchange, rings at two levels, and PAT, as schedules on the same machine
+    Baselines are rings, double binary trees, direct exchange, rings at two levels, and PAT, and on routed tori rings both ways,
+    recursive doubling and Swing, as schedules on the same machine
     under the same costs, each in its fastest variant; the verifier checks them as it checks ours. NCCL's choice follows its own
     model of time. Our time is the replay of the program, which can be longer than its schedule, and so is TACCL's, with its own
     lowering. A speed-up is the time of the fastest baseline, or of the schedule of NCCL's choice, over ours.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
@@ -30,10 +30,14 @@ from taccl_py.solvers.limits import Limits
 if TYPE_CHECKING:
     from taccl_py.demand import DataDemand
     from taccl_py.demand.reshard import Resharding
+    from taccl_py.execute.demand import RunnableDemand
+    from taccl_py.execute.demand_processes import DemandMail
     from taccl_py.schedule.for_demand import DemandSchedule
     from taccl_py.topology.model import Topology
 
 _T = TypeVar("_T")
+# Messages of a schedule up to which its programs are made at once.
+_MOST_LOWERED = 1000
 _MACHINE = ("topology", "collective", "nodes", "ranks", "missing", "slow", "missing_ports", "slow_ports", "as_json")
 _FORMULA = (*FORMULA_OPTIONS, "size", "seed")
 _SYNTH = (*_MACHINE, *_FORMULA, "effort", "time_limit", "output", "progress", "only_schedule")
@@ -127,7 +131,27 @@ def is_demand_schedule(file: Path) -> bool:
     return file.suffix == ".json" and format_of(read_text(file), str(file)) == DEMAND_SCHEDULE_FORMAT
 
 
-def run_demand_schedule(file: Path, seed: int, repeats: int, *, as_json: bool) -> None:
+class DemandSession(Protocol):
+    """The ranks that run the schedule of a demand, or one of them."""
+
+    @property
+    def speaks(self) -> bool:
+        """True if this process is the one that reports to the user."""
+
+    def share(self, make: Callable[[], _T]) -> _T:
+        """Return what the first rank makes."""
+
+    def require_ranks(self, plan: RunnableDemand) -> None:
+        """Refuse a schedule for another number of ranks."""
+
+    def mail(self, name: str) -> DemandMail | None:
+        """Messages to the other processes; None where all ranks are in this one."""
+
+    def end_all_at_exit(self, exit_code: int) -> None:
+        """See to it that nobody is left behind."""
+
+
+def run_demand_schedule(session: DemandSession, file: Path, seed: int, repeats: int, *, as_json: bool) -> None:
     """Run the schedule of a demand on data, and compare.
 
     Raises
@@ -135,21 +159,31 @@ def run_demand_schedule(file: Path, seed: int, repeats: int, *, as_json: bool) -
     InputError
         If the file is wrong, or its data do not fit into memory.
     InvalidArtifact
-        If an element is wrong.
+        If an element is wrong, or a rank does not answer.
     """
     from taccl_py.execute.demand import RunnableDemand, draw_inputs, run_demand
+    from taccl_py.execute.demand_processes import run_demand_among
     from taccl_py.report.demands import demand_run_record, demand_run_table
 
-    runnable = RunnableDemand.read(read_text(file), str(file))
+    runnable = session.share(lambda: RunnableDemand.read(read_text(file), str(file)))
+    session.require_ranks(runnable)
+    mail = session.mail(str(file))
+    runs = []
     try:
-        runs = [run_demand(runnable, draw_inputs(runnable.demand, seed + number)) for number in range(repeats)]
+        for number in range(repeats):
+            inputs = draw_inputs(runnable.demand, seed + number)
+            runs.append(run_demand(runnable, inputs) if mail is None else run_demand_among(runnable, inputs, mail))
     except InputError as error:
         raise InputError(error.what, path=str(file)) from None
+    except InvalidArtifact as error:
+        session.end_all_at_exit(error.exit_code)
+        raise
     result = demand_run_record(str(file), runnable, runs)
-    if as_json:
-        echo_json(result)
-    else:
-        print_table(demand_run_table(result))
+    if session.speaks:
+        if as_json:
+            echo_json(result)
+        else:
+            print_table(demand_run_table(result))
     wrong = next((run for run in runs if run.num_wrong), None)
     if wrong is not None:
         raise InvalidArtifact(
@@ -262,6 +296,12 @@ def _programs(
     found = []
     for target in DEMAND_TARGETS:
         record: dict[str, Any] = {"runtime": target.runtime, "file": target.file, "unit_bytes": None, "refused": None}
+        found.append(record)
+        if len(schedule.messages) > _MOST_LOWERED:
+            record["refused"] = (
+                f"more than {_MOST_LOWERED} messages, whose program takes longer than the search; taccl lower makes it of the schedule"
+            )
+            continue
         try:
             made = target.lower(schedule, demand, None)
         except LoweringError as error:
@@ -269,5 +309,4 @@ def _programs(
         else:
             texts[output / target.file] = made.text
             record["unit_bytes"] = made.unit_bytes
-        found.append(record)
     return found

@@ -23,6 +23,8 @@ from taccl_py.runtimes import RUNTIMES, Runtime
 from taccl_py.units import parse_size
 
 if TYPE_CHECKING:
+    from taccl_py.execute.demand import RunnableDemand
+    from taccl_py.execute.demand_processes import DemandMail
     from taccl_py.execute.runs import Call, CallOutcome, Conditions
     from taccl_py.topology.model import Topology
 
@@ -30,6 +32,8 @@ _Made = TypeVar("_Made")
 _LOCAL, _MPI, _TORCH, _MSCCLPP = "local", "mpi", "torch", "mscclpp"
 _ALL = "all"
 _DEFAULT_SIZE = "1MB"
+# Parameters that mean something for the schedule of a demand.
+_OF_DEMANDS = ("file", "executor", "backend", "timeout", "seed", "repeats", "as_json")
 _PLACEMENTS = {"in": (True,), "out": (False,)}
 
 
@@ -127,14 +131,14 @@ def run_command(file: Path, executor: str, as_json: bool, **values: Any) -> int:
       mpiexec -n 16 taccl run plan.json --with mscclpp
     """
     values["executor"] = executor
-    if executor == _LOCAL and is_demand_schedule(file):
-        refuse_others(("file", "executor", "seed", "repeats", "as_json"), str(file))
-        run_demand_schedule(file, values["seed"], values["repeats"], as_json=as_json)
-        return 0
     session = _open_session(executor, values)
     try:
         try:
-            _run(session, file, values, as_json=as_json)
+            if executor != _MSCCLPP and session.share(lambda: is_demand_schedule(file)):
+                refuse_others(_OF_DEMANDS, str(file))
+                run_demand_schedule(session, file, values["seed"], values["repeats"], as_json=as_json)
+            else:
+                _run(session, file, values, as_json=as_json)
         finally:
             session.close()
     except (TacclError, KeyboardInterrupt) as error:
@@ -155,7 +159,10 @@ class _Session(Protocol):
     def share(self, make: Callable[[], _Made]) -> _Made:
         """Return what the first rank makes."""
 
-    def require_ranks(self, plan: ExecutablePlan) -> None:
+    def mail(self, name: str) -> DemandMail | None:
+        """Messages of the schedule of a demand; None where all ranks are here."""
+
+    def require_ranks(self, plan: ExecutablePlan | RunnableDemand) -> None:
         """Refuse a plan for another number of ranks."""
 
     def run(self, plan: ExecutablePlan, call: Call, conditions: Conditions) -> CallOutcome:
@@ -177,7 +184,11 @@ class _Here:
         """Return what is made."""
         return make()
 
-    def require_ranks(self, plan: ExecutablePlan) -> None:
+    def mail(self, name: str) -> None:  # noqa: ARG002
+        """There is nobody else."""
+        return
+
+    def require_ranks(self, plan: ExecutablePlan | RunnableDemand) -> None:
         """Any number is good."""
 
     def run(self, plan: ExecutablePlan, call: Call, conditions: Conditions) -> CallOutcome:

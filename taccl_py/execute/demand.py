@@ -63,10 +63,16 @@ class DemandRun:
 
 @dataclass(frozen=True)
 class RunnableDemand:
-    """Demand and messages of a file."""
+    """Demand and messages of a file, whose name is for errors."""
 
     demand: DataDemand
     messages: tuple[DataMessage, ...]
+    name: str = ""
+
+    @property
+    def num_ranks(self) -> int:
+        """R."""
+        return self.demand.num_ranks
 
     @staticmethod
     def read(text: str, path: str) -> RunnableDemand:
@@ -92,7 +98,7 @@ class RunnableDemand:
                 item.fail("", "names a link or a chunk that does not exist")
             times = item.number("start_us", least=None), item.number("end_us", least=None)
             messages.append(DataMessage(*ends[link], chunks, *times, item.boolean("reduce")))
-        return RunnableDemand(demand, tuple(messages))
+        return RunnableDemand(demand, tuple(messages), path)
 
 
 def draw_inputs(demand: DataDemand, seed: int) -> tuple[Array, ...]:
@@ -148,44 +154,79 @@ def _slice(demand: DataDemand, buffer: Array, offset_bytes: int, size_bytes: int
     return buffer[offset_bytes // size : (offset_bytes + size_bytes) // size]
 
 
+class HeldChunks:
+    """Chunks that some ranks hold, from their inputs on.
+
+    Parameters
+    ----------
+    demand, inputs
+        The demand, and the input of every rank.
+    ranks
+        Those that are looked at.
+    """
+
+    def __init__(self, demand: DataDemand, inputs: Sequence[Array], ranks: Sequence[int]) -> None:
+        self._demand, self._ranks = demand, frozenset(ranks)
+        self._data_type = DataType(demand.dtype)
+        self._held = {
+            (number, rank): _slice(demand, inputs[rank], offset, chunk.size_bytes)
+            for number, chunk in enumerate(demand.chunks)
+            for term in chunk.terms
+            for rank, offset in term
+            if rank in self._ranks
+        }
+
+    def values(self, number: int, rank: int) -> Array | None:
+        """Elements that a rank holds of a chunk; they are never changed afterwards."""
+        return self._held.get((number, rank))
+
+    def nothing(self, number: int) -> Array:
+        """As many zeros as a chunk has elements."""
+        length = self._demand.chunks[number].size_bytes // self._demand.element_bytes
+        return np.zeros(length, dtype=storage_type(self._data_type))
+
+    def take(self, number: int, rank: int, values: Array, *, reduce: bool) -> None:
+        """Let elements arrive."""
+        own = self._held.get((number, rank)) if reduce else None
+        self._held[number, rank] = values if own is None else combine(Operator.SUM, self._data_type, own, values)
+
+    def outputs(self) -> tuple[Array, ...]:
+        """Output of every rank, with what is held where it is wanted."""
+        found = _empty_outputs(self._demand)
+        for number, chunk in enumerate(self._demand.chunks):
+            for rank, offset in chunk.wants:
+                values = self._held.get((number, rank))
+                if values is not None:
+                    _slice(self._demand, found[rank], offset, chunk.size_bytes)[...] = values
+        return found
+
+
 def run_demand(runnable: RunnableDemand, inputs: Sequence[Array]) -> DemandRun:
-    """Run the messages on these inputs, and compare."""
-    demand = runnable.demand
+    """Run the messages on these inputs, all ranks in this process, and compare."""
+    demand, messages = runnable.demand, runnable.messages
     begun = time.perf_counter()
-    held = {
-        (number, rank): _slice(demand, inputs[rank], offset, chunk.size_bytes)
-        for number, chunk in enumerate(demand.chunks)
-        for term in chunk.terms
-        for rank, offset in term
-    }
-    for is_start, message, carried in _events(runnable.messages):
+    held = HeldChunks(demand, inputs, range(demand.num_ranks))
+    carried: list[dict[int, Array | None]] = [{} for _ in messages]
+    for is_start, index in event_order(messages):
+        message = messages[index]
         if is_start:
-            carried.update({number: held.get((number, message.src)) for number in message.chunks})
+            carried[index] = {number: held.values(number, message.src) for number in message.chunks}
             continue
-        for number, values in carried.items():
-            own = held.get((number, message.dst)) if message.reduce else None
+        for number, values in carried[index].items():
             if values is not None:
-                held[number, message.dst] = (
-                    values if own is None else combine(Operator.SUM, DataType(demand.dtype), own, values)
-                )
-    outputs = _empty_outputs(demand)
-    for number, chunk in enumerate(demand.chunks):
-        for rank, offset in chunk.wants:
-            values = held.get((number, rank))
-            if values is not None:
-                _slice(demand, outputs[rank], offset, chunk.size_bytes)[...] = values
+                held.take(number, message.dst, values, reduce=message.reduce)
+    outputs = held.outputs()
     took_us = (time.perf_counter() - begun) * 1e6
-    return DemandRun(outputs, *compare_outputs(demand, inputs, outputs), took_us)
+    return DemandRun(outputs, *compare_outputs(demand, inputs, outputs, range(demand.num_ranks)), took_us)
 
 
-def _events(messages: Sequence[DataMessage]) -> list[tuple[bool, DataMessage, dict[int, Array | None]]]:
-    """Starts and arrivals in the order of time; what starts in the moment of an arrival comes after it."""
+def event_order(messages: Sequence[DataMessage]) -> list[tuple[bool, int]]:
+    """Starts (True) and arrivals of messages, by number, in the order of time; what starts in the moment of an arrival comes after it."""
     found: list[tuple[float, bool, int]] = []
     for index, one in enumerate(messages):
         slack_us = _TOLERANCE * abs(one.end_us - one.start_us) + 16 * float(np.spacing(one.end_us))
         found += [(one.start_us, True, index), (max(one.end_us - slack_us, one.start_us), False, index)]
-    carried: list[dict[int, Array | None]] = [{} for _ in messages]
-    return [(is_start, messages[index], carried[index]) for _, is_start, index in sorted(found)]
+    return [(is_start, index) for _, is_start, index in sorted(found)]
 
 
 def _empty_outputs(demand: DataDemand) -> tuple[Array, ...]:
@@ -196,8 +237,10 @@ def _empty_outputs(demand: DataDemand) -> tuple[Array, ...]:
     )
 
 
-def compare_outputs(demand: DataDemand, inputs: Sequence[Array], outputs: Sequence[Array]) -> tuple[int, str]:
-    """Number of elements that are not what the demand promises, and a sentence on the first one."""
+def compare_outputs(
+    demand: DataDemand, inputs: Sequence[Array], outputs: Sequence[Array], ranks: Sequence[int]
+) -> tuple[int, str]:
+    """Number of elements of some ranks' outputs that are not what the demand promises, and a sentence on the first one."""
     data_type = DataType(demand.dtype)
     num_wrong, first_wrong = 0, ""
     for number, chunk in enumerate(demand.chunks):
@@ -205,7 +248,7 @@ def compare_outputs(demand: DataDemand, inputs: Sequence[Array], outputs: Sequen
         wanted = parts[0]
         for part in parts[1:]:
             wanted = combine(Operator.SUM, data_type, wanted, part)
-        for rank, offset in chunk.wants:
+        for rank, offset in (place for place in chunk.wants if place.rank in ranks):
             found = _slice(demand, outputs[rank], offset, chunk.size_bytes)
             wrong = np.flatnonzero(found != wanted)
             if len(wrong) and not first_wrong:

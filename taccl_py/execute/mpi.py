@@ -21,6 +21,8 @@ import numpy as np
 from taccl_py.errors import InputError, InvalidArtifact, PackageMissing, TacclError, Violation
 from taccl_py.execute.arithmetic import Array, NumpyCells, storage_type
 from taccl_py.execute.compare import ResultCheck, compare_rank, total
+from taccl_py.execute.demand import RunnableDemand
+from taccl_py.execute.demand_processes import DemandMail, MpiMail
 from taccl_py.execute.engine import ExecutedBlock, MessageQueue, ThreadblockEngine, Transport, count_messages
 from taccl_py.execute.memory import RankMemory
 from taccl_py.execute.plan import DataType, ExecutablePlan, SizeCut, cut_size
@@ -262,7 +264,11 @@ class MpiSession:
         value: T = self._control.bcast(made[0])
         return value
 
-    def require_ranks(self, plan: ExecutablePlan) -> None:
+    def mail(self, name: str) -> DemandMail:
+        """Messages of the schedule of a demand, by its name in errors."""
+        return MpiMail(self._mpi, self._data, name, self._timeout_seconds, [])
+
+    def require_ranks(self, plan: ExecutablePlan | RunnableDemand) -> None:
         """Refuse a program for another number of ranks than there are processes.
 
         Raises

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 from taccl_py.errors import InputError, InvalidArtifact, TacclError, Violation
 from taccl_py.execute.compare import compare_rank, total
+from taccl_py.execute.demand import RunnableDemand
+from taccl_py.execute.demand_processes import DemandMail, TorchMail
 from taccl_py.execute.engine import ThreadblockEngine
 from taccl_py.execute.memory import RankMemory
 from taccl_py.execute.plan import Backend, ExecutablePlan, cut_size
@@ -100,7 +102,21 @@ class TorchSession:
         made: T = shared[0]
         return made
 
-    def require_ranks(self, plan: ExecutablePlan) -> None:
+    def mail(self, name: str) -> DemandMail:
+        """Messages of the schedule of a demand, by its name in errors; gloo carries them.
+
+        Raises
+        ------
+        InputError
+            If NCCL was asked for.
+        """
+        if self._backend is Backend.NCCL:
+            raise InputError(
+                "the messages of a demand are carried by gloo; leave it out", path="command line", field="--backend"
+            )
+        return TorchMail(self._torch, name, self._timeout_seconds, [])
+
+    def require_ranks(self, plan: ExecutablePlan | RunnableDemand) -> None:
         """Refuse a program for another number of ranks than there are processes.
 
         Raises

@@ -23,11 +23,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from taccl_py.collective import Buffer, Kind
 from taccl_py.errors import InputError, LoweringError
-from taccl_py.lowering.actions import RankWork, cut_actions
+from taccl_py.lowering.actions import RankAction, RankWork, cut_actions
 from taccl_py.lowering.assemble import assemble_gpus
 from taccl_py.lowering.attempts import Decisions, ProgramRevision, least_cells_per_operation, loosen, shorten
 from taccl_py.lowering.buffers import BufferSizes, CallPlacement, Flags, placement_flags
+from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.channels import ChannelRules, LinkOrbits, assign_channels
 from taccl_py.lowering.deadlock import FifoModel
 from taccl_py.lowering.dependencies import find_dependencies
@@ -328,9 +330,26 @@ def _placed(case: _LoweringCase, staged: frozenset[int]) -> _LoweredPlacement:
     if case.subject is not None:
         rules = replace(rules, subject=case.subject.rank, seams=case.subject.seams)
     actions = place_messages(case.schedule, case.events, geometry, rules)
+    if case.schedule.collective.kind is Kind.ALLGATHER and not case.flags.out_of_place:
+        in_chunks = replace(geometry, instances=1)
+        actions = tuple(_in_output(action, in_chunks) for action in actions)
     work = cut_actions(actions, whole_transfers(case.schedule), options.instances)
     work = sequence_actions(work, CellHistory(work.actions, geometry, aliased=aliased))
     return _LoweredPlacement(work, trace_flow(work, case.schedule.makespan_us))
+
+
+def _in_output(action: RankAction, geometry: BufferSizes) -> RankAction:
+    """The same action with its input under its name in the output, as the files that come with runtimes have it in place.
+
+    Both ends of a message then name the same offsets, without which tools that convert such files take none.
+    """
+
+    def named(cells: CellRange | None) -> CellRange | None:
+        if cells is None or cells.buffer is not Buffer.INPUT:
+            return cells
+        return CellRange(Buffer.OUTPUT, cells.first - geometry.input_shift(action.rank), cells.count)
+
+    return action.on(named(action.reads), named(action.writes))
 
 
 def _laid_out(case: _LoweringCase, decisions: Decisions, placed: _LoweredPlacement) -> ProgramRevision:

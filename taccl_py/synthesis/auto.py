@@ -14,6 +14,7 @@ from taccl_py.errors import LimitReached, TacclError
 from taccl_py.schedule.ir import Origin
 from taccl_py.synthesis.bounds import Bound, demand_bound, raised
 from taccl_py.synthesis.catalog import load_engine
+from taccl_py.synthesis.damage.healing import healed
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.race import DIED, EngineRun, RaceOutcome, Racer
@@ -34,6 +35,8 @@ class Params:
         long. Guess.
     least_leading_seconds
         The same where a leading engine is still to run, which is else run alone in this process. Guess.
+    mending_part
+        Part of the time for the run that mends plans of a whole machine for a damaged one. Guess.
     least_left
         Time that must be left for a race, as a part of what the quick engines took: on a large machine every engine takes long to begin
         with. Measured: AllReduce of 16 MiB on hpn:16 ends in 2.1 s with a limit of 1 s, and in 4.3 s without this.
@@ -74,6 +77,7 @@ class Params:
 
     least_process_seconds: float = 1.0
     least_leading_seconds: float = 3.0
+    mending_part: float = 0.9
     least_left: float = 0.3
     most_pairs: int = 200_000
     most_pairs_of_one_chunk: int = 2_000_000
@@ -155,6 +159,12 @@ def _is_rooted_within(demand: Demand, ranks: int, size_bytes: int) -> bool:
 def leading_runs(demand: Demand) -> list[EngineRun]:
     """Quick runs that are seldom beaten by far, with which the others are compared."""
     return [EngineRun(_HIERARCHY, demand)] if _has_hierarchy(demand) else []
+
+
+def mending_runs(demand: Demand) -> list[EngineRun]:
+    """The run that goes before all others where links or ports are slow or gone: it alone knows the machine as it was."""
+    is_damaged = _has_hierarchy(demand) and healed(demand.topology) is not None
+    return leading_runs(demand) if is_damaged else []
 
 
 def _has_hierarchy(demand: Demand) -> bool:
@@ -284,9 +294,14 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
                 has_closed_the_gap(racer, [*left_out, *second_runs(demand)])
 
     first = first_runs(demand)
-    quick = [run for run in first if run.engine in _QUICK]
     before = deadline.left
-    is_closed = has_closed_the_gap(Racer(options, limits.seconds / 2, 1), quick)
+    quick = mending_runs(demand)
+    if quick:  # nothing else is near it
+        has_closed_the_gap(Racer(options, limits.seconds * PARAMS.mending_part, 1), quick)
+        options = replace(options, limits=limits.within(deadline.left))
+    others = [run for run in first if run.engine in _QUICK]
+    is_closed = has_closed_the_gap(Racer(options, limits.seconds / 2, 1), others) if deadline.left else True
+    quick += others
     spent = before - deadline.left
     if not is_closed and (deadline.left >= PARAMS.least_left * spent or not answers):
         race_for_the_rest([run for run in first if run not in quick])

@@ -44,6 +44,13 @@ def hosts(number, gpus=4, gb_per_s=1.25, inside=1e-3):
     return Topology(f"hosts-{number}", "test", tuple(rank // gpus for rank in range(ranks)), ports, links)
 
 
+def irregular():
+    """Five ranks with links of different speed, both ways, and no symmetry."""
+    costs = {(0, 1): 20.0, (1, 2): 40.0, (2, 3): 20.0, (3, 4): 30.0, (4, 0): 20.0, (1, 3): 60.0}
+    links = sorted((*ends, cost) for (a, b), cost in costs.items() for ends in ((a, b), (b, a)))
+    return Topology("irregular", "test", (0,) * 5, (), tuple(Link(a, b, 1.0, cost) for a, b, cost in links))
+
+
 @st.composite
 def demands(draw, most_ranks=6, most_chunks=6):
     """Copies and sums of unequal chunks, with several holders and several ranks that want them."""

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from taccl_py.collective import Kind
@@ -13,9 +13,12 @@ from taccl_py.pipeline.deliver import lower_and_verify
 from taccl_py.pipeline.resolve import Request
 from taccl_py.pipeline.search import synthesize
 from taccl_py.runtimes import EXECUTOR
+from taccl_py.schedule.demand_files import write_demand_schedule
 from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.demands import solve_demand
 from taccl_py.synthesis.engine import Events, Options
 from tests.cli.running import Ended, environment
+from tests.demand.cases import MIXED, demand_of, full
 from tests.patience import HANGS_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +51,15 @@ def write(folder, file, name="test.xml"):
     """Write a file and return its path."""
     (folder / name).write_text(file.text(), encoding="utf-8")
     return folder / name
+
+
+def write_demand(folder, *, leave_out=0):
+    """Write the schedule of a demand, without its first messages, and return its path."""
+    schedule = solve_demand(full(4), demand_of(4, MIXED, "float32"), Limits(seed=0)).schedule
+    schedule = replace(schedule, messages=schedule.messages[leave_out:])
+    path = folder / "schedule.json"
+    path.write_text(write_demand_schedule(schedule), encoding="utf-8")
+    return path
 
 
 def errors(ended):

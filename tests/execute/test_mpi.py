@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.execute.processes import ROOT, errors, run_processes, write, write_samples
+from tests.execute.processes import ROOT, errors, run_processes, write, write_demand, write_samples
 from tests.instances import quiet_pulp
 from tests.patience import assert_took
 from tests.verify.msccl.files import (
@@ -215,3 +215,19 @@ def test_a_rank_that_stops_is_named(tmp_path, rank):
     (sentence,) = errors(ended)
     assert f"rank {rank}: it has not answered for 4 seconds" in sentence
     assert "[lost-rank]" in sentence
+
+
+def test_the_schedule_of_a_demand_runs_among_processes(tmp_path):
+    name = write_demand(tmp_path)
+    ended = under_mpi(4, "run", name, "--with", "mpi", "--json")
+    assert ended.code == 0, ended.err
+    assert (ended.json["demand"], ended.json["num_wrong"]) == ("demand", 0)
+
+
+@pytest.mark.slow
+def test_a_demand_that_is_not_met_is_told_once(tmp_path):
+    name = write_demand(tmp_path, leave_out=1)
+    ended = under_mpi(4, "run", name, "--with", "mpi")
+    assert ended.code != 0
+    (sentence,) = errors(ended)
+    assert "elements are wrong; rank" in sentence

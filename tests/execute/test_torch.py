@@ -11,7 +11,7 @@ from taccl_py.execute.arithmetic import combine, decode
 from taccl_py.execute.plan import DataType, Operator
 from taccl_py.execute.promise import CallTask, draw_input
 from taccl_py.execute.torch_cells import TorchCells, load_torch
-from tests.execute.processes import errors, run_processes, write, write_samples
+from tests.execute.processes import errors, run_processes, write, write_demand, write_samples
 from tests.instances import quiet_pulp
 from tests.patience import assert_took
 from tests.verify.msccl.files import ring_allreduce
@@ -130,3 +130,19 @@ def test_a_rank_that_stops_is_named_in_bounded_time(tmp_path):
     (sentence,) = errors(ended)
     assert f"rank {rank}: it has not answered for 4 seconds" in sentence
     assert_took(ended.seconds, 120)
+
+
+def test_the_schedule_of_a_demand_runs_among_processes(tmp_path):
+    name = write_demand(tmp_path)
+    ended = under_torchrun(4, "run", name, "--with", "torch", "--json")
+    assert ended.code == 0, ended.err
+    assert (ended.json["demand"], ended.json["num_wrong"]) == ("demand", 0)
+
+
+@pytest.mark.slow
+def test_a_demand_that_is_not_met_is_told_once(tmp_path):
+    name = write_demand(tmp_path, leave_out=1)
+    ended = under_torchrun(4, "run", name, "--with", "torch")
+    assert ended.code != 0
+    (sentence,) = errors(ended)
+    assert "elements are wrong; rank" in sentence

@@ -3,6 +3,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given, settings
@@ -203,6 +204,18 @@ def test_own_chunks_go_straight_from_the_input_and_are_copied_without_waiting():
 def test_own_chunks_are_not_copied_when_the_call_is_certainly_in_place():
     program = lower(CASES["ring-allgather"], options(placement=CallPlacement.IN_PLACE))
     assert not steps(program, Op.COPY)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES.values(), ids=RUNTIMES)
+def test_in_place_alone_an_allgather_names_the_same_offsets_at_both_ends(runtime):
+    """What converters of such files want; where the call may be out of place too, a rank's own chunks are in its input."""
+    text = emit_xml(lower(cases.ring_allgather(3), LoweringOptions(runtime, CallPlacement.IN_PLACE)), runtime)
+    steps = [ElementTree.fromstring(line) for line in text.splitlines() if "<step" in line]
+    assert steps
+    assert all(one.get("srcoff") == one.get("dstoff") for one in steps)
+    assert all(gpu.get("i_chunks") == "0" for gpu in ElementTree.fromstring(text))
+    apart = emit_xml(lower(cases.ring_allgather(3), LoweringOptions(runtime, CallPlacement.OUT_OF_PLACE)), runtime)
+    assert 'srcbuf="i"' in apart
 
 
 def test_own_chunks_that_travel_with_received_ones_are_where_they_belong_when_the_call_is_in_place():

@@ -64,18 +64,25 @@ def emit_blocks(
     stream, posts, signals, wiring
         Tasks, the threadblock of each, the signals between these, and the channels and semaphores that carry them.
     """
-    return tuple(_Emitter(stream, posts, signals, wiring).block(post) for post in wiring.posts[rank])
+    emitter = _Emitter(stream, posts, signals, wiring)
+    return tuple(emitter.block(post) for post in wiring.posts[rank])
 
 
 class _Emitter:
     def __init__(self, stream: TaskStream, posts: tuple[Post, ...], signals: Signals, wiring: Wiring) -> None:
         self._stream = stream
-        self._posts = posts
         self._signals = signals
         self._wiring = wiring
+        self._numbers: dict[Post, list[int]] = {}
+        for number, post in enumerate(posts):
+            self._numbers.setdefault(post, []).append(number)
+        self._targets: dict[tuple[Post, int], list[Post]] = {}
+        for (source, target), tasks in wiring.signalled.items():
+            for task in tasks:
+                self._targets.setdefault((source, task), []).append(target)
 
     def block(self, post: Post) -> PlanBlock:
-        numbers = [number for number, one in enumerate(self._posts) if one == post]
+        numbers = self._numbers.get(post, [])
         block = _EmittedBlock(post, self._wiring.channels(post), self._remotes(post, numbers))
         self._begin(block)
         for number in numbers:
@@ -164,9 +171,7 @@ class _Emitter:
 
     def _signal(self, block: _EmittedBlock, number: int) -> None:
         task, post = self._stream.tasks[number], block.post
-        targets = sorted(
-            target for (source, target), tasks in self._wiring.signalled.items() if source == post and number in tasks
-        )
+        targets = sorted(self._targets.get((post, number), ()))
         far = [] if task.remote else [target for target in targets if target.rank != post.rank]
         near = [self._wiring.semaphores[post, target] for target in targets if target.rank == post.rank]
         if not far and not near:

@@ -7,21 +7,22 @@ whole machine, timed exactly, and the fastest one is kept.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from taccl_py.collective import ROOTED, Kind
 from taccl_py.errors import InputError
 from taccl_py.schedule.ir import Schedule
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.bounds import relay_bound
+from taccl_py.synthesis.bounds import Bound, relay_bound
 from taccl_py.synthesis.bounds.bound import best_of
+from taccl_py.synthesis.damage.mending import mended_schedules
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
-from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.strategies import HierarchyStrategy, strategies
 from taccl_py.synthesis.known import known_bound
 from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.reversal import reduce_by_broadcast
+from taccl_py.synthesis.templates.fitting import fitted
 from taccl_py.synthesis.uneven import fit_to_size
 from taccl_py.tolerances import CLOSE_TO_BOUND
 
@@ -39,27 +40,14 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     if demand.kind is Kind.REDUCE:
         return reduce_by_broadcast(synthesize_hierarchy, demand, options, events)
     begun = time.monotonic()
-    deadline, over = options.limits.deadline(), options.limits.countdown()
+    deadline = options.limits.deadline()
     events.stage("bound")
     bound = known_bound(demand, options)
     events.bound(bound.time_us)
     events.stage("strategies")
-    found: list[Schedule] = []
-    work = 0
-    for strategy in _promising(demand, options.limits.within(PARAMS.estimation_part * deadline.left)):
-        best_us = min((schedule.makespan_us for schedule in found), default=float("inf"))
-        done = bound.is_reached_by(best_us) or over()
-        if found and (
-            done or strategy.estimate_us > PARAMS.estimate_factor * best_us or (work > PARAMS.most_deliveries)
-        ):
-            break
-        plan = strategy.plan()
-        schedule = fitted(demand, plan, over) if plan is not None else None
-        if schedule is not None:
-            work += sum(len(message.chunks) for message in schedule.messages)
-            found.append(schedule)
-            if schedule.makespan_us < best_us:
-                events.incumbent(schedule.makespan_us)
+    mended = mended_schedules(demand, bound, options.limits.within(deadline.left), events, written)
+    # Sizes that damage asked for are the best already.
+    found = [*mended, *written(demand, bound, options.limits.within(deadline.left), events, mended)]
     if not found:
         count = demand.chunks_per_rank
         chunks = "" if count is None else f", or its lanes cannot share {count} chunks a rank (leave --chunks out)"
@@ -83,7 +71,43 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     ]
     runners_up = (*near[: COMMON.most_runners_up], *fewer[: PARAMS.most_coarser])
     answer = Synthesis(best, bound, Proof.of(best.makespan_us, bound), "none", seconds, runners_up)
-    return fit_to_size(answer, demand, options.limits.within(deadline.left), sized=passed_on)
+    return fit_to_size(answer, demand, options.limits.within(deadline.left), sized=[*passed_on, *mended])
+
+
+def written(
+    demand: Demand, bound: Bound, limits: Limits, events: Events, known: Sequence[Schedule] = ()
+) -> list[Schedule]:
+    """Schedules of the strategies that promise most.
+
+    Parameters
+    ----------
+    demand, bound
+        What is wanted, and what no algorithm is faster than.
+    limits
+        Time, and the user's interrupt; without anything known, one schedule is written out in any case.
+    events
+        For what is found.
+    known
+        Schedules that are there already.
+    """
+    deadline, over = limits.deadline(), limits.countdown()
+    found: list[Schedule] = []
+    work = 0
+    for strategy in _promising(demand, limits.within(PARAMS.estimation_part * deadline.left)):
+        best_us = min((schedule.makespan_us for schedule in (*known, *found)), default=float("inf"))
+        done = bound.is_reached_by(best_us) or over()
+        if (found or known) and (
+            done or strategy.estimate_us > PARAMS.estimate_factor * best_us or (work > PARAMS.most_deliveries)
+        ):
+            break
+        plan = strategy.plan()
+        schedule = fitted(demand, plan, over) if plan is not None else None
+        if schedule is not None:
+            work += sum(len(message.chunks) for message in schedule.messages)
+            found.append(schedule)
+            if schedule.makespan_us < best_us:
+                events.incumbent(schedule.makespan_us)
+    return found
 
 
 def _check(demand: Demand) -> None:

@@ -7,7 +7,7 @@ cuts alike.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -197,8 +197,13 @@ class _Grid:
 
     def settle(self) -> bool:
         """Cut alike what is moved to each other, until all is; False if that are too many cuts."""
+        inside: set[tuple[_Row, int]] = set()
         for row, groups in self._groups.items():
-            self._new += [(row, cut) for cut in self.cuts[row]] if groups else []
+            cuts = self.cuts[row]
+            for start, group in groups:
+                found = cuts[bisect_right(cuts, start) : bisect_left(cuts, start + group.count)]
+                inside.update((row, cut) for cut in found)
+        self._new = sorted(inside)
         while self._new:
             row, cut = self._new.pop()
             for start, group in self._groups[row]:

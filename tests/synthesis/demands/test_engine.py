@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 
 from taccl_py.collective import ROOTED, Collective, Kind
-from taccl_py.demand.reshard import parse_shape, parse_sharding, reshard
 from taccl_py.demand.variable import of_collective
 from taccl_py.errors import Infeasible, InputError
 from taccl_py.execute.demand import RunnableDemand, draw_inputs, run_demand
@@ -19,7 +18,8 @@ from taccl_py.synthesis.demands import bound_of_demand, recognized, solve_demand
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.topology.model import Link, Topology
 from taccl_py.verify.demand import verify_demand_schedule
-from tests.demand.cases import demand_of, demands, full, hosts, is_near, relabelled, ring, stragglar, switch
+from tests.demand.cases import demand_of, demands, full, hosts, irregular, is_near, relabelled, ring, switch
+from tests.demand.published import ALPA, ONE_TO_MANY, STRAGGLAR_STEPS, alpa_case, one_to_many, stragglar_case
 
 MB = 10**6
 QUICK = Limits(seconds=0.3, by_work=True)
@@ -88,6 +88,11 @@ def test_a_run_sees_what_is_missing():
 
 # Every kind as a custom demand
 
+# Machines of several shapes, and chunks of a rank.
+KINDS_ON = [
+    (full(2), 1), (ring(3), 3), (ring(4), 2), (ring(6), 1), (ring(8), 1), (switch(5), 2), (hosts(2, 2, inside=5.0), 1), (irregular(), 3),
+]  # fmt: skip
+
 
 def cost(topology, collective, chunk_bytes):
     size = collective.chunks_per_size * chunk_bytes
@@ -97,10 +102,10 @@ def cost(topology, collective, chunk_bytes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", list(Kind))
-@pytest.mark.parametrize(("ranks", "chunks"), [(2, 1), (3, 3), (4, 2), (6, 1), (8, 1)])
-def test_every_kind_as_a_demand_costs_the_same(kind, ranks, chunks):
+@pytest.mark.parametrize(("topology", "chunks"), KINDS_ON, ids=lambda one: getattr(one, "name", None))
+def test_every_kind_as_a_demand_costs_the_same(kind, topology, chunks):
+    ranks = topology.num_ranks
     collective = Collective(kind, ranks, chunks, ranks - 1 if kind in ROOTED else 0)
-    topology = ring(ranks) if ranks > 2 else full(2)
     demand = of_collective(collective, 5040 * 100)
     order = random.Random(ranks).sample(range(ranks), ranks)
     place = random.Random(chunks).sample(range(len(demand.chunks)), len(demand.chunks))
@@ -162,63 +167,33 @@ def test_the_bound_of_a_demand_is_no_better_than_that_of_its_kind():
 
 # Published figures
 
-ALPA = {
-    1: ("1024x1024x512", "0-7:2x4:S0,R", "8-15:2x4:S0,R", 859.0),
-    2: ("1024x1024x512", "0-7:2x4:R,R", "8-15:2x4:S0,R", 859.0),
-    3: ("1024x1024x512", "0-7:2x4:S1,R", "8-15:2x4:S0,R", 859.0),
-    4: ("1024x1024x512", "0-7:2x4:S1,S1", "8-15:2x4:S0,S0", 859.0),
-    5: ("1024x1024x512", "0-7:2x4:R,S0", "8-15:2x4:S0,R", 859.0),
-    6: ("3072x1024x170", "0-7:2x4:S0,R", "8-19:3x4:S0,R", 855.6),
-    7: ("1024x1024x512", "0-3:1x4:R,S0", "4-11:2x4:R,R", 1718.0),
-    8: ("1024x1024x512", "0-3:1x4:S0,R", "4-11:2x4:R,R", 1718.0),
-    9: ("1024x1024x512", "0-7:2x4:S1,R", "8-15:2x4:S2,R", 859.0),
-}
-# 1 GiB from one host to m: time of a ring of 100 pieces, in ms.
-ONE_TO_MANY = {1: 859.0, 2: 868.0, 3: 876.0, 4: 885.0}
 A_FEW_TRIALS = Limits(seconds=1.0, by_work=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ALPA)
 def test_alpacomms_cases_reach_their_bounds(case):
-    """Zhuang et al., On Optimizing the Communication of Model Parallelism, 2022: 10 Gb/s between hosts, inside them for nothing."""
-    shape, source, target, bound_ms = ALPA[case]
-    topology = hosts({6: 5, 7: 3, 8: 3}.get(case, 4))
-    demand = reshard(
-        parse_shape(shape), "float32", parse_sharding(source), parse_sharding(target), topology.num_ranks
-    ).demand
+    """10 Gb/s between hosts, inside them for nothing."""
+    topology, demand, bound_ms, most = alpa_case(case)
     found = solve(topology, demand, A_FEW_TRIALS)
     assert is_near(found.bound.time_us / 1000, bound_ms, 1e-3)
-    assert found.schedule.makespan_us <= found.bound.time_us * (1.0001 if case == 4 else 1.02)
+    assert found.schedule.makespan_us <= found.bound.time_us * most
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", ONE_TO_MANY)
 def test_one_host_to_many_is_faster_than_a_ring_of_a_hundred_pieces(number):
-    topology = hosts(number + 1)
-    ranks = ",".join(str(4 * host + gpu) for host in range(1, number + 1) for gpu in (0, 1))
-    source, target = parse_sharding("0:1:R"), parse_sharding(f"{ranks}:{number}x2:R,R")
-    found = solve(
-        topology, reshard((1024, 1024, 256), "float32", source, target, topology.num_ranks).demand, A_FEW_TRIALS
-    )
+    found = solve(*one_to_many(number), A_FEW_TRIALS)
     assert found.schedule.makespan_us / 1000 <= ONE_TO_MANY[number]
 
 
 @pytest.mark.parametrize(
-    ("ranks", "steps"),
-    [
-        (4, 4),
-        (6, 7),
-        *(pytest.param(n, c, marks=pytest.mark.slow) for n, c in ((8, 9), (12, 15), (16, 18), (24, 27), (32, 35))),
-    ],
+    "ranks", [pytest.param(ranks, marks=pytest.mark.slow) if ranks > 6 else ranks for ranks in STRAGGLAR_STEPS]
 )
-def test_stragglars_allreduce_is_met(ranks, steps):
-    """arXiv 2505.23523: c(n) steps of alpha + beta size / (n - 1), alpha 3 us, 450 GiB/s, 1 GiB."""
-    beta = 1e12 / (450 * 2**30)
-    found = solve(
-        switch(ranks, 3.0, beta), stragglar(ranks, 1 << 30), Limits(seconds=0.1 if ranks < 8 else 4.0, by_work=True)
-    )
-    assert found.schedule.makespan_us <= steps * (3.0 + beta * (1 << 30) / 1e6 / (ranks - 1))
+def test_stragglars_allreduce_is_met(ranks):
+    topology, demand, time_us = stragglar_case(ranks)
+    found = solve(topology, demand, Limits(seconds=0.1 if ranks < 8 else 4.0, by_work=True))
+    assert found.schedule.makespan_us <= time_us
 
 
 def test_a_summand_that_two_hold_counts_once_where_one_is_behind_the_other():

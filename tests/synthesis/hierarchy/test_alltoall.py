@@ -6,7 +6,7 @@ from taccl_py.collective import Kind
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.hierarchy.alltoall import Shuttle, alltoall_messages, shuttle_us
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
-from taccl_py.synthesis.hierarchy.fitting import fitted
+from taccl_py.synthesis.templates.fitting import fitted
 from taccl_py.synthesis.templates.messages import TemplatePlan
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology

@@ -11,7 +11,7 @@ from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.hierarchy.bundles import Bundles
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy
-from taccl_py.synthesis.hierarchy.fitting import fitted
+from taccl_py.synthesis.templates.fitting import fitted
 from taccl_py.synthesis.templates.messages import TemplatePlan, turned
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology

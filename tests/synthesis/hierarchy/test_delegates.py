@@ -11,8 +11,8 @@ from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.delegates import Delegation, delegate_messages, delegate_times, spreads
 from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy
-from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.outline import PATHS
+from taccl_py.synthesis.templates.fitting import fitted
 from taccl_py.synthesis.templates.messages import TemplatePlan
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
 from taccl_py.synthesis.templates.site import TemplateSite

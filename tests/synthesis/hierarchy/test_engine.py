@@ -12,9 +12,9 @@ from taccl_py.runtimes import EXECUTOR
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy
-from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.strategies import strategies
 from taccl_py.synthesis.templates.engine import synthesize_templates
+from taccl_py.synthesis.templates.fitting import fitted
 from taccl_py.synthesis.trees.engine import synthesize_trees
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.degrade import Degradation, degraded

@@ -10,9 +10,9 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy
-from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.halving import halving_messages, halvings
 from taccl_py.synthesis.hierarchy.stages import Stage, keep_order
+from taccl_py.synthesis.templates.fitting import fitted
 from taccl_py.synthesis.templates.messages import TemplatePlan
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
 from taccl_py.synthesis.templates.site import TemplateSite

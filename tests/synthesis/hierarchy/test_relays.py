@@ -9,8 +9,8 @@ from taccl_py.runtimes import EXECUTOR
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy
-from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.relays import Relays
+from taccl_py.synthesis.templates.fitting import fitted
 from taccl_py.synthesis.templates.messages import TemplatePlan, turned
 from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.schedule import verify_schedule

@@ -12,8 +12,8 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
-from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.stripes import striped, stripes_pipeline
+from taccl_py.synthesis.templates.fitting import fitted
 from taccl_py.synthesis.templates.messages import TemplatePlan
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology

@@ -6,8 +6,8 @@ from taccl_py.pipeline.deliver import lower_and_verify
 from taccl_py.runtimes import EXECUTOR
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand
-from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.sums import SumExchange
+from taccl_py.synthesis.templates.fitting import fitted
 from taccl_py.synthesis.templates.messages import TemplatePlan
 from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.schedule import verify_schedule

@@ -7,9 +7,9 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy
-from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.gather import by_shard
 from taccl_py.synthesis.hierarchy.triples import Triples, triple_messages
+from taccl_py.synthesis.templates.fitting import fitted
 from taccl_py.synthesis.templates.messages import TemplatePlan, turned
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.fabrics import rail_nodes

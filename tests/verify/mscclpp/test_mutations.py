@@ -3,10 +3,11 @@
 import json
 import random
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 
-from taccl_py.errors import InputError, InvalidArtifact
+from taccl_py.errors import InputError, InvalidArtifact, LoweringError
 from taccl_py.execute.one_sided import read_one_sided
 from taccl_py.execute.one_sided_local import run_one_sided
 from taccl_py.execute.plan import DataType, Operator
@@ -35,6 +36,18 @@ def texts():
         for make in SCHEDULES.values()
         for placement in (CallPlacement.IN_PLACE, CallPlacement.OUT_OF_PLACE)
     ]
+
+
+@pytest.fixture(scope="module")
+def texts_in_groups_and_loops():
+    """Of ours, by signals and by packets; a loop of 16 bytes has two passes at the larger size."""
+    cuts = ({"group": 2}, {"loop_bytes": 16}, {"group": 2, "protocol": "LL"})
+    made = []
+    for schedule in (make() for make in SCHEDULES.values()):
+        for cut in cuts:
+            with suppress(LoweringError):
+                made.append(lower_plan(schedule, PlanOptions(CallPlacement.IN_PLACE, **cut)).text)
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +177,10 @@ def test_what_the_verifier_lets_pass_runs_right(texts):
 @pytest.mark.parametrize("number", [20, 320])
 def test_what_the_verifier_lets_pass_runs_right_with_packets_groups_and_pipelines(texts_of_features, number):
     require_no_miss(texts_of_features, number)
+
+
+def test_what_the_verifier_lets_pass_runs_right_in_groups_and_loops(texts_in_groups_and_loops):
+    require_no_miss(texts_in_groups_and_loops, 300)
 
 
 def test_what_the_verifier_lets_pass_runs_right_with_switches(texts_by_switch):

@@ -1,0 +1,119 @@
+"""Schedules for a damaged machine, made of those of the whole machine behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from taccl_py.collective import Kind
+from taccl_py.schedule.ir import Schedule
+from taccl_py.schedule.transform import combining
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.bounds import Bound
+from taccl_py.synthesis.damage.healing import healed
+from taccl_py.synthesis.damage.params import PARAMS
+from taccl_py.synthesis.damage.reweigh import WeighedPlan, weighed_plans
+from taccl_py.synthesis.engine import Demand, Events
+from taccl_py.synthesis.templates.fitting import fitted
+from taccl_py.topology.model import Topology
+
+# Writes schedules for a demand, given a bound, limits and where to report to.
+Writer = Callable[[Demand, Bound, Limits, Events], Sequence[Schedule]]
+
+
+def mended_schedules(demand: Demand, bound: Bound, limits: Limits, events: Events, writer: Writer) -> list[Schedule]:
+    """Plans that a writer finds for the whole machine, each as fast as it can be on the damaged one; none where nothing is damaged.
+
+    Parameters
+    ----------
+    demand, bound
+        What is wanted, and what no algorithm is faster than.
+    limits
+        Time, and the user's interrupt.
+    events
+        For what is found.
+    writer
+        Finds plans for a machine without damage.
+
+    Raises
+    ------
+    PackageMissing
+        If highspy is not installed.
+    """
+    if demand.kind is Kind.REDUCESCATTER:
+        there = replace(demand, kind=Kind.ALLGATHER, topology=demand.topology.reversed())
+        gathers = mended_schedules(there, bound, limits, Events(), writer)
+        return [combining(schedule, demand.topology) for schedule in gathers]
+    whole = healed(demand.topology)
+    if whole is None:
+        return []
+    deadline = limits.deadline()
+    wanted = replace(demand, topology=whole, chunks_per_rank=None, size_bytes=demand.size_bytes * _more(demand, whole))
+    seeking = limits.within(PARAMS.whole_part * deadline.left)
+    # Of many plans one that is not the fastest there may be so here.
+    plans = writer(wanted, replace(bound, time_us=0.0), seeking, Events())
+    found: list[Schedule] = []
+    for plan in _promising(plans, demand, limits.within(deadline.left)):
+        schedule = _cut(plan, limits.within(deadline.left))
+        if schedule is not None:
+            found.append(schedule)
+            if schedule.makespan_us <= min(each.makespan_us for each in found):
+                events.incumbent(schedule.makespan_us)
+        if found and (bound.is_reached_by(found[-1].makespan_us) or limits.within(deadline.left).countdown()()):
+            break
+    return found
+
+
+def _promising(plans: Sequence[Schedule], demand: Demand, limits: Limits) -> list[WeighedPlan]:
+    """Plans of the whole machine with weights, those that should be fastest on the damaged one."""
+    over = limits.within(PARAMS.weighing_part * limits.seconds).countdown()
+    ordered = sorted(plans, key=lambda plan: (plan.makespan_us, len(plan.messages)))
+    # Those that take exactly as long are mostly one plan with other numbers of chunks.
+    different = {plan.makespan_us: plan for plan in reversed(ordered)}
+    found: list[WeighedPlan] = []
+    for us in sorted(different):
+        if us <= PARAMS.plan_factor * min(different):
+            found += weighed_plans(different[us], demand, limits)
+        if found and over():
+            break
+    return sorted(found, key=lambda plan: plan.time_us)[: PARAMS.most_plans]
+
+
+def _cut(plan: WeighedPlan, limits: Limits) -> Schedule | None:
+    """The plan in the fewest chunks that are about as good as any number."""
+    over = limits.countdown()
+    tried = []
+    for each in plan.cuts():
+        tried.append(each)
+        if over():
+            break
+    limit_us = min((time_us for time_us, _ in tried), default=0.0) * (1 + PARAMS.least_gain)
+    for time_us, messages in tried:
+        schedule = fitted(plan.demand, messages, over) if time_us <= limit_us else None
+        if schedule is not None:
+            return schedule
+    return None
+
+
+def _more(demand: Demand, whole: Topology) -> float:
+    """Times as much as healthy lanes carry where an AllReduce leaves out what is lost: so large messages of the plan will be."""
+    if demand.kind is not Kind.ALLREDUCE:
+        return 1.0
+    left, before = _rates(demand.topology), _rates(whole)
+    places = len(whole.node_ranks[0])
+    kept = [
+        min(left[ranks[place]] / before[ranks[place]] if before[ranks[place]] else 1.0 for ranks in whole.node_ranks)
+        for place in range(places)
+    ]
+    return places / sum(kept) if sum(kept) else 1.0
+
+
+def _rates(topology: Topology) -> list[float]:
+    """Rate of the best link that leads out of each rank's node, or into it, whichever is less, in MB a microsecond."""
+    out, into = [0.0] * topology.num_ranks, [0.0] * topology.num_ranks
+    for index, link in enumerate(topology.links):
+        if topology.node_of[link.src] != topology.node_of[link.dst]:
+            beta = max(topology.resource_cost[resource][1] for resource in topology.resources_of[index])
+            rate = 1 / beta if beta else float("inf")
+            out[link.src], into[link.dst] = max(out[link.src], rate), max(into[link.dst], rate)
+    return [min(pair) for pair in zip(out, into, strict=True)]

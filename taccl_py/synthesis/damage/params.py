@@ -1,0 +1,54 @@
+"""Numbers of plans for damaged machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Params:
+    """Numbers of plans for damaged machines.
+
+    Attributes
+    ----------
+    completed_part
+        Where one in so many pairs of places of two nodes is linked, all are taken to have been. Guess.
+    whole_part
+        Part of the time in which plans of the whole machine are sought. Guess.
+    weighing_part
+        Part of the rest in which they are weighed; what is left is for writing out. Guess.
+    most_plans
+        Plans with weights that are written out, the fastest ones first. Guess.
+    plan_factor
+        Plans that take so many times as long as the best one are left out. Guess.
+    most_ranks_avoided
+        Damaged ranks up to which others of their nodes stand in for them. Guess.
+    most_entries
+        Entries of the linear program for weights. Guess.
+    chunks_of_part
+        Chunks that parts of blocks have on average, at least: the fewer, the worse whole chunks fit the weights. Guess.
+    finer
+        Times as many chunks from one try to the next, at least. Guess.
+    most_chunks
+        Chunks of all ranks together that a plan may be cut into. Guess.
+    least_gain
+        Part of the time that more chunks have to save. Guess.
+    evenness
+        Part of the least load by which weights may load more that are more even. Guess.
+    """
+
+    completed_part: int = 2
+    whole_part: float = 0.6
+    weighing_part: float = 0.4
+    most_plans: int = 2
+    plan_factor: float = 1.1
+    most_ranks_avoided: int = 16
+    most_entries: int = 5_000_000
+    chunks_of_part: int = 16
+    finer: int = 4
+    most_chunks: int = 16_384
+    least_gain: float = 0.002
+    evenness: float = 1e-4
+
+
+PARAMS = Params()

@@ -1,0 +1,143 @@
+"""Damaged machines: the whole machine behind them, weights worked out by hand, and schedules that are right and near their bounds."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from taccl_py.collective import Kind
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.bounds import demand_bound
+from taccl_py.synthesis.damage.healing import healed, link_images
+from taccl_py.synthesis.damage.mending import mended_schedules
+from taccl_py.synthesis.damage.weights import PlanPart, best_weights
+from taccl_py.synthesis.engine import Demand, Events
+from taccl_py.synthesis.hierarchy.engine import written
+from taccl_py.topology.catalog import load_topology
+from taccl_py.topology.degrade import Degradation, LinkChoice, SlowLink, SlowPort, degraded
+from taccl_py.verify.schedule import verify_schedule
+
+MIB = 1 << 20
+LIMITS = Limits(seconds=60, workers=1)
+NIC_GONE = Degradation(missing_ports=("node 1 ib1 *",))
+NIC_SLOW = Degradation(slow_ports=(SlowPort("node 1 ib1 *", 0.5),))
+NODE_SLOW = Degradation(slow_ports=(SlowPort("node 0 *", 0.5),))
+LINK_GONE = Degradation(missing=(LinkChoice(0, 2),))
+KINDS = (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.BROADCAST, Kind.ALLTOALL)
+
+
+def cluster(nodes, ranks):
+    """Nodes of the first ranks of an ND A100 v4."""
+    return load_topology("ndv4", nodes).subset([8 * node + rank for node in range(nodes) for rank in range(ranks)])
+
+
+def costs(topology):
+    """Links with their costs and those of their ports, in an order of their own."""
+    return sorted(
+        (link.src, link.dst, link.latency_us, *(topology.resource_cost[each] for each in topology.resources_of[index]))
+        for index, link in enumerate(topology.links)
+    )
+
+
+def mended(topology, kind, size_bytes):
+    demand = Demand(topology, kind, float(size_bytes))
+    bound = demand_bound(topology, kind, 0, float(size_bytes), LIMITS)
+    found = mended_schedules(demand, bound, LIMITS, Events(), written)
+    return min(found, key=lambda schedule: schedule.makespan_us), bound
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        NIC_GONE,
+        NIC_SLOW,
+        Degradation(missing=(LinkChoice(0, 2),)),
+        Degradation(slow=(SlowLink(LinkChoice(1, 2), 0.25),)),
+        Degradation(missing_ports=("node 0 ib0 in", "node 1 ib2 out")),
+        Degradation(slow_ports=(SlowPort("node 1 *", 0.3),)),
+    ],
+)
+def test_the_whole_machine_is_found_again(nodes, damage):
+    whole = cluster(nodes, 4)
+    broken = degraded(whole, damage)
+    again = healed(broken)
+    assert again is not None
+    assert costs(again) == costs(whole)
+    for link, image in enumerate(link_images(again, broken)):
+        ends = (again.links[link].src, again.links[link].dst)
+        assert (image is None) == (ends not in broken.links_between)
+
+
+@pytest.mark.parametrize("name", ["ndv4", "ndv2", "mi250x", "ndv5"])
+def test_nothing_is_healed_where_nodes_are_alike(name):
+    assert healed(load_topology(name, 2)) is None
+
+
+def test_nothing_is_healed_on_one_node_or_on_nodes_of_two_sizes():
+    assert healed(degraded(load_topology("ndv4", 1), Degradation(missing=(LinkChoice(0, 1),)))) is None
+    assert healed(load_topology("ndv4", 2).subset([*range(8), 8, 9, 10])) is None
+
+
+def test_ports_of_one_kind_stay_apart_after_healing():
+    """A NIC that is gone comes back as a port of its own, which its links share again."""
+    again = healed(degraded(cluster(2, 4), NIC_GONE))
+    assert again is not None
+    rank = 5
+    out = {port for link in again.links if link.src == rank and link.dst < 4 for port in link.ports}
+    into = {port for link in again.links if link.dst == rank and link.src < 4 for port in link.ports}
+    assert len([port for port in out if again.ports[port].beta_us_per_mb == 40.0]) == 1 + 4
+    assert len([port for port in into if again.ports[port].beta_us_per_mb == 40.0]) == 1 + 4
+    assert not {p for p in out if "restored" in again.ports[p].name} & {
+        p for p in into if "restored" in again.ports[p].name
+    }
+
+
+def test_weights_share_out_what_is_left():
+    """Three lanes, one of which takes twice as long: 2 : 2 : 1 of 3, each busy for 12."""
+    parts = [PlanPart(0, 1.0, np.array(load)) for load in ([10.0, 0, 0], [0, 10.0, 0], [0, 0, 20.0])]
+    found = best_weights(parts, {0: 3.0}, LIMITS)
+    assert found is not None
+    assert found.weights == pytest.approx((1.2, 1.2, 0.6), rel=1e-3)
+    assert found.load_us == pytest.approx(12.0, rel=1e-3)
+
+
+def test_weights_that_decide_nothing_are_even():
+    parts = [PlanPart(0, 1.0, np.array(load)) for load in ([10.0, 1.0], [10.0, 1.0], [10.0, 0.0])]
+    found = best_weights(parts, {0: 3.0}, LIMITS)
+    assert found is not None
+    assert found.weights == pytest.approx((1.0, 1.0, 1.0), abs=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("damage", [NIC_GONE, NIC_SLOW, NODE_SLOW, LINK_GONE])
+def test_mended_schedules_are_right(damage, kind):
+    topology = degraded(cluster(2, 4), damage)
+    schedule, bound = mended(topology, kind, MIB)
+    assert verify_schedule(schedule) == ()
+    assert schedule.topology == topology
+    assert schedule.size_bytes == pytest.approx(MIB)
+    assert schedule.makespan_us >= bound.time_us * (1 - 1e-9)
+
+
+@pytest.mark.slow
+def test_an_allreduce_loses_as_much_as_the_lanes_do():
+    """Of four lanes one is gone: what three carry takes 4/3 of the time, and not much more."""
+    whole = cluster(2, 4)
+    before = written(
+        Demand(whole, Kind.ALLREDUCE, 64.0 * MIB), demand_bound(whole, Kind.ALLREDUCE, 0, 64.0 * MIB, LIMITS), LIMITS, Events()
+    )  # fmt: skip
+    best_us = min(schedule.makespan_us for schedule in before)
+    gone, _ = mended(degraded(whole, NIC_GONE), Kind.ALLREDUCE, 64 * MIB)
+    slow, _ = mended(degraded(whole, NIC_SLOW), Kind.ALLREDUCE, 64 * MIB)
+    assert gone.makespan_us <= best_us * 4 / 3 * 1.02
+    assert slow.makespan_us <= best_us * 8 / 7 * 1.02
+
+
+@pytest.mark.slow
+def test_a_number_of_chunks_that_is_asked_for_is_kept():
+    demand = replace(Demand(degraded(cluster(2, 4), NIC_SLOW), Kind.ALLREDUCE, float(MIB)), chunks_per_rank=16)
+    bound = demand_bound(demand.topology, demand.kind, 0, demand.size_bytes, LIMITS)
+    found = mended_schedules(demand, bound, LIMITS, Events(), written)
+    assert {schedule.collective.chunks_per_rank for schedule in found} == {16}
