@@ -42,7 +42,7 @@ _COMMANDS = {
     ),
     "groups": (
         "taccl_py.cli.groups:groups",
-        "Synthesize a collective for several process groups that run at once.",
+        "Synthesize collectives of several process groups that run at once.",
     ),
     "replicate": (
         "taccl_py.cli.replicate:replicate",

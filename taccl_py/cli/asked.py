@@ -10,16 +10,33 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from taccl_py.cli.options import ParsedType
+from taccl_py.cli.options import SIZE, ParsedType
 from taccl_py.collective import Kind, parse_kind
-from taccl_py.demand.variable import DEFAULT_SIZE, Variable, variable_of
+from taccl_py.demand.variable import DEFAULT_SIZE, ExpertExchange, Variable, exchange_of, variable_of
 from taccl_py.errors import InputError
 from taccl_py.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from taccl_py.demand import DataDemand
+    from taccl_py.demand.moe import Routing
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+# Options of all formulas, of those with counts, and of mixtures of experts.
+FORMULA_OPTIONS = (
+    "counts",
+    "skew",
+    "dtype",
+    "routing",
+    "experts",
+    "tokens",
+    "topk",
+    "token_bytes",
+    "expert_groups",
+    "topk_groups",
+)
+_MOE_OPTIONS = FORMULA_OPTIONS[3:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +44,7 @@ class AskedDemand:
     """One of three: a collective, a formula, or a file."""
 
     kind: Kind | None = None
-    variable: Variable | None = None
+    variable: Variable | ExpertExchange | None = None
     file: Path | None = None
 
 
@@ -39,7 +56,7 @@ def parse_asked(text: str) -> AskedDemand:
     InputError
         If it is neither a collective, nor a formula, nor a file's name.
     """
-    variable = variable_of(text)
+    variable = variable_of(text) or exchange_of(text)
     if variable is not None:
         return AskedDemand(variable=variable)
     if text.endswith(".json"):
@@ -47,13 +64,14 @@ def parse_asked(text: str) -> AskedDemand:
     try:
         return AskedDemand(kind=parse_kind(text))
     except InputError:
-        known, hint = (*Kind, *Variable), did_you_mean(text.lower(), (*Kind, *Variable))
+        known = (*Kind, *Variable, *ExpertExchange)
+        hint = did_you_mean(text.lower(), known)
         raise InputError(
             f"{text!r} is not a collective; {hint}use one of: {', '.join(known)}, or a demand file (.json)"
         ) from None
 
 
-ASKED = ParsedType("collective", AskedDemand, parse_asked, [*Kind, *Variable])
+ASKED = ParsedType("collective", AskedDemand, parse_asked, [*Kind, *Variable, *ExpertExchange])
 
 
 def demand_options(command: F) -> F:
@@ -67,9 +85,22 @@ def demand_options(command: F) -> F:
             "source, destination, elements): CSV, JSON or .npy.",
         ),
         click.option(
-            "--skew", default=None, help="In place of --counts: zipf:0.5, spread over receivers or ranks, of --size for each rank or in all."
+            "--skew", default=None, help="In place of --counts or --routing: zipf:0.5, spread over receivers or ranks, of --size for each rank or in all, "
+            "or over experts.",
         ),
-        click.option("--dtype", default=None, help="Type of the elements of --counts; default: bytes, of reducescatterv float32."),
+        click.option("--dtype", default=None, help="Type of the elements of --counts; default: bytes, of reducescatterv float32, of moe-combine bfloat16."),
+        click.option(
+            "--routing",
+            type=click.Path(path_type=Path),
+            default=None,
+            help="Experts of each token, of moe-dispatch and moe-combine: CSV, JSON or .npy with a row for each token, in order of the ranks; -1 for none.",
+        ),
+        click.option("--experts", type=click.IntRange(1), default=None, help="Experts, as many on each rank."),
+        click.option("--tokens", type=click.IntRange(1), default=None, help="In place of --routing: tokens of each rank, drawn with --seed."),
+        click.option("--topk", type=click.IntRange(1), default=None, help="Experts of a drawn token."),
+        click.option("--token-bytes", type=SIZE, default=None, help="Size of a token (moe-dispatch) or of a result (moe-combine): 7168, 14KiB."),
+        click.option("--expert-groups", type=click.IntRange(1), default=None, help="Groups of experts; a drawn token keeps to --topk-groups of them."),
+        click.option("--topk-groups", type=click.IntRange(1), default=None, help="Groups of experts that a drawn token goes to."),
     ]  # fmt: skip
     for decorator in reversed(decorators):
         command = decorator(command)
@@ -87,12 +118,12 @@ def take_kind(values: dict[str, Any]) -> bool:
     asked: AskedDemand = values["collective"]
     if asked.kind is None:
         return False
-    for name in ("counts", "skew", "dtype"):
+    for name in FORMULA_OPTIONS:
         if values.pop(name) is not None:
             raise InputError(
-                f"is for {', '.join(Variable)}, and {asked.kind} has equal chunks; leave it out",
+                f"is for {', '.join((*Variable, *ExpertExchange))}, and {asked.kind} has equal chunks; leave it out",
                 path="command line",
-                field=f"--{name}",
+                field=_option(name),
             )
     values["collective"] = asked.kind
     return True
@@ -131,10 +162,12 @@ def make_asked_demand(values: dict[str, Any], num_ranks: int) -> DataDemand:
     asked: AskedDemand = values["collective"]
     if asked.file is None:
         return _by_formula(values, num_ranks)
-    for name in ("counts", "skew", "dtype", "size"):
+    for name in (*FORMULA_OPTIONS, "size"):
         if values[name] is not None:
             raise InputError(
-                f"is part of a demand file, which {asked.file} is; leave it out", path="command line", field=f"--{name}"
+                f"is part of a demand file, which {asked.file} is; leave it out",
+                path="command line",
+                field=_option(name),
             )
     return read_demand(read_text(asked.file), str(asked.file))
 
@@ -143,7 +176,14 @@ def _by_formula(values: dict[str, Any], num_ranks: int) -> DataDemand:
     from taccl_py.demand.formula import by_counts, by_skew, dtype_of, read_rows_of
     from taccl_py.units import parse_size
 
-    variable: Variable = values["collective"].variable
+    variable: Variable | ExpertExchange = values["collective"].variable
+    is_exchange = isinstance(variable, ExpertExchange)
+    for name in ("counts", "size") if is_exchange else _MOE_OPTIONS:
+        if values[name] is not None:
+            others = ", ".join(Variable if is_exchange else ExpertExchange)
+            raise InputError(f"is for {others}; leave it out", path="command line", field=_option(name))
+    if isinstance(variable, ExpertExchange):
+        return _of_experts(variable, values, num_ranks)
     try:
         dtype = dtype_of(variable, values["dtype"])
     except InputError as error:
@@ -163,3 +203,64 @@ def _by_formula(values: dict[str, Any], num_ranks: int) -> DataDemand:
             raise
         path, field = ("command line", "--skew") if counts is None else (str(counts), None)
         raise InputError(error.what, path=path, field=field) from None
+
+
+def _of_experts(exchange: ExpertExchange, values: dict[str, Any], num_ranks: int) -> DataDemand:
+    """Dispatch or combine of a mixture of experts."""
+    from taccl_py.demand import DTYPES, dtype_named
+    from taccl_py.demand.moe import moe_combine, moe_dispatch, read_routing
+
+    path, is_dispatch = values["routing"], exchange is ExpertExchange.MOE_DISPATCH
+    try:
+        dtype = dtype_named(values["dtype"] or ("uint8" if is_dispatch else "bfloat16"))
+    except InputError as error:
+        raise InputError(error.what, path="command line", field="--dtype") from None
+    _require_given(values, "experts", "token_bytes")
+    if values["token_bytes"] < 1 or values["token_bytes"] % DTYPES[dtype]:
+        raise InputError(
+            f"found {values['token_bytes']} bytes, a positive multiple of {DTYPES[dtype]} (an element of {dtype}) is needed",
+            path="command line", field="--token-bytes",
+        )  # fmt: skip
+    if path is not None:
+        for name in ("skew", "tokens", "topk", "expert_groups", "topk_groups"):
+            if values[name] is not None:
+                raise InputError("goes without --routing; leave one out", path="command line", field=_option(name))
+        routing = read_routing(path, values["experts"])
+    else:
+        routing = _drawn_routing(values, num_ranks)
+    make = moe_dispatch if is_dispatch else moe_combine
+    try:
+        return make(routing, values["experts"], num_ranks, values["token_bytes"], dtype)
+    except InputError as error:
+        is_option = error.field == "--experts" or path is None
+        raise InputError(error.what, path="command line" if is_option else str(path), field=error.field) from None
+
+
+def _drawn_routing(values: dict[str, Any], num_ranks: int) -> Routing:
+    """Routing by the options of its law."""
+    from taccl_py.demand.counts import parse_skew
+    from taccl_py.demand.moe import RouterLaw
+
+    _require_given(values, "tokens", "topk")
+    if (values["expert_groups"] is None) != (values["topk_groups"] is None):
+        raise InputError("goes with --topk-groups; give both", path="command line", field="--expert-groups")
+    try:
+        exponent = parse_skew(values["skew"] or "zipf:0")
+        law = RouterLaw(
+            values["experts"], values["topk"], values["expert_groups"] or 1, values["topk_groups"] or 1, exponent
+        )
+        return law.draw(num_ranks, values["tokens"], values.get("seed", 0))
+    except InputError as error:
+        raise InputError(error.what, path="command line", field=error.field or "--skew") from None
+
+
+def _require_given(values: dict[str, Any], *names: str) -> None:
+    for name in names:
+        if values[name] is None:
+            variable = values["collective"].variable
+            or_file = " (or --routing FILE)" if name == "tokens" else ""
+            raise InputError(f"{variable} needs it{or_file}", path="command line", field=_option(name))
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 @click.option("--size", type=SIZE, default=None, help="Size as nccl-tests counts it: 64KiB, 1MB, 1G. Default 1MB.")
 @click.option("--sizes", type=SIZE_RANGE, default=None, help="Range of sizes, for example 1KiB:1GiB.")
 @demand_options
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of --skew.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of --skew and --tokens."
+)
 @degradation_options
 @runtime_option("Runtime of the bound under a runtime profile", MSCCLPP.name)
 @runtime_profile_option

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import click
 
 from taccl_py.api.policy import DEMAND_LIMIT_S, budget
-from taccl_py.cli.asked import make_asked_demand, refuse_others
+from taccl_py.cli.asked import FORMULA_OPTIONS, make_asked_demand, refuse_others
 from taccl_py.cli.options import (
     OUTPUT,
     RANKS,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _MACHINE = ("topology", "collective", "nodes", "ranks", "missing", "slow", "missing_ports", "slow_ports", "as_json")
-_FORMULA = ("counts", "skew", "dtype", "size", "seed")
+_FORMULA = (*FORMULA_OPTIONS, "size", "seed")
 _SYNTH = (*_MACHINE, *_FORMULA, "effort", "time_limit", "output", "progress", "only_schedule")
 
 

@@ -1,7 +1,8 @@
-"""``taccl groups``: one collective of several process groups at once, on one machine."""
+"""``taccl groups``: collectives of several process groups at once, on one machine."""
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,8 @@ from taccl_py.answer import Ended
 from taccl_py.cli.options import (
     KIND,
     OUTPUT,
-    RANKS,
     SIZE,
+    ParsedType,
     budget_options,
     budgeted,
     degradation_options,
@@ -22,22 +23,57 @@ from taccl_py.cli.options import (
     make_degradation,
 )
 from taccl_py.cli.progress import watched
+from taccl_py.collective import parse_kind
+from taccl_py.errors import InputError
 from taccl_py.jsonio import write_all
 from taccl_py.synthesis.catalog import ENGINE_NAMES
 from taccl_py.synthesis.engine import Options
+from taccl_py.units import MAX_COST_US, parse_ranks, parse_size
 
 if TYPE_CHECKING:
-    from taccl_py.pipeline.process_groups import GroupsSynthesis
+    from taccl_py.pipeline.process_groups import AskedGroup, GroupsSynthesis
 
 
 # Seconds of effort normal.
 _SECONDS = 30.0
+_GROUPS = re.compile(r"(?P<ranks>[^=@]+)(=(?P<kind>[^:@]+)(:(?P<size>[^@]+))?)?(@(?P<release>[0-9]+(\.[0-9]+)?))?")
 
 
-@click.command(short_help="Synthesize a collective for several process groups that run at once.")
+def parse_groups(text: str) -> tuple[AskedGroup, ...]:
+    """Groups of a word such as ``0-7/8-15=allreduce:64MiB@100``.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+    """
+    from taccl_py.pipeline.process_groups import AskedGroup
+
+    match = _GROUPS.fullmatch(text)
+    if match is None:
+        raise InputError(f"{text!r} names no groups; write for example 0-7, or 0-7/8-15=allreduce:64MiB@100")
+    kind = None if match["kind"] is None else parse_kind(match["kind"])
+    size = None if match["size"] is None else parse_size(match["size"])
+    release_us = float(match["release"] or 0.0)
+    if release_us > MAX_COST_US:
+        raise InputError(f"found a start at {match['release']} us, at most {MAX_COST_US:g} is possible")
+    return tuple(AskedGroup(parse_ranks(ranks), kind, size, release_us) for ranks in match["ranks"].split("/"))
+
+
+GROUPS = ParsedType("groups", tuple, parse_groups)
+
+
+@click.command(short_help="Synthesize collectives of several process groups that run at once.")
 @click.argument("topology")
 @click.argument("collective", type=KIND)
-@click.option("--group", type=RANKS, multiple=True, required=True, help="Ranks of a group, as in 0-31; once for each.")
+@click.option(
+    "--group",
+    type=GROUPS,
+    multiple=True,
+    required=True,
+    help="Ranks of a group, as in 0-31, or of several that do the same, 0-7/8-15; behind them their own collective, size and start: "
+    "0-7/8-15=allreduce:64MiB@100 (microseconds). Once or more.",
+)
 @click.option("--nodes", type=click.IntRange(1), default=None, help="Number of nodes of a shipped machine.")
 @click.option(
     "--size", type=SIZE, default=None, help="Size of each group's collective, as nccl-tests counts it. Default 1MB."
@@ -54,13 +90,14 @@ _SECONDS = 30.0
 def groups(as_json: bool, output: Path | None, **values: Any) -> None:
     """Synthesize COLLECTIVE for several process groups on TOPOLOGY that run at the same time and share NICs and switches.
 
-    Each group gets a schedule of its own for its communicator. All of them are on one clock: no link or port serves two messages
+    A group may do something else than COLLECTIVE, and ranks may be in several groups. Each group gets a schedule of its own for its communicator. All of them are on one clock: no link or port serves two messages
     at a time, whichever group's they are, and together they take no longer than one after the other. Groups that see the same
     machine are solved once.
 
     \b
     Examples:
       taccl groups ndv2 allreduce --nodes 2 --group 0-3,8-11 --group 4-7,12-15 --size 16MiB
+      taccl groups ndv4 allreduce --nodes 2 --size 16MiB --group 0-7/8-15 --group 0,8/1,9/2,10=allgather:1MiB@50
       taccl groups ring:8 allgather --group 0-3 --group 4-7 -o out/
     """
     from taccl_py.pipeline.process_groups import synthesize_groups
@@ -81,7 +118,8 @@ def groups(as_json: bool, output: Path | None, **values: Any) -> None:
         degradation=make_degradation(values),
     )
     with watched(stop) as events:
-        found: GroupsSynthesis = synthesize_groups(request, values["group"], events)
+        asked = [group for family in values["group"] for group in family]
+        found: GroupsSynthesis = synthesize_groups(request, asked, events)
     texts = {}
     if output is not None:
         texts = {output / f"group-{n}.json": write_schedule(schedule) for n, schedule in enumerate(found.schedules)}

@@ -167,6 +167,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
       taccl synth dgx1 allgather --without-link 0-3 --slow-link 4-7:0.5
       taccl synth topo-ndv2-1MB.json alltoall --sketch sk1-ndv2-n2.json --json
       taccl synth ndv5 alltoallv --nodes 4 --skew zipf:0.5 --size 256MB
+      taccl synth ndv5 moe-dispatch --nodes 2 --experts 64 --tokens 128 --topk 8 --token-bytes 7392
       taccl synth dgx1 my.json -o out/
       taccl synth ndv4 allreduce --nodes 3 --engine greedy --without-port 'node 1 ib3 in' --only-schedule
     """

@@ -28,19 +28,32 @@ def read_counts(path: Path) -> list[list[int]]:
     InputError
         If the file cannot be read, or holds something else.
     """
+    return read_rows(path, least=0)
+
+
+def read_rows(path: Path, *, least: int) -> list[list[int]]:
+    """Rows of whole numbers of a file, as `read_counts` reads them, none of them below `least`.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or holds something else.
+    """
     if path.suffix == ".npy":
-        return _read_npy(path)
+        return _read_npy(path, least)
     text = read_text(path).removeprefix("\ufeff")
     if text.lstrip()[:1] == "[":
-        return _rows(parse_json(text, str(path)), path)
+        return _rows(parse_json(text, str(path)), path, least)
     lines = [line.split("#")[0] for line in text.splitlines()]
     rows = [re.split(r"\s*[,;]\s*|\s+", line.strip().removesuffix(",")) for line in lines if line.strip(" \t,;")]
     if rows and all(len(row) == 1 for row in rows):
         rows = [[row[0] for row in rows]]
-    return [[_count(word, path, f"row {number}") for word in row] for number, row in enumerate(rows)] or _nothing(path)
+    return [
+        [_count(word, path, f"row {number}", least) for word in row] for number, row in enumerate(rows)
+    ] or _nothing(path)
 
 
-def _read_npy(path: Path) -> list[list[int]]:
+def _read_npy(path: Path, least: int) -> list[list[int]]:
     try:
         array = np.load(BytesIO(path.read_bytes()), allow_pickle=False)
     except OSError as error:
@@ -55,27 +68,27 @@ def _read_npy(path: Path) -> list[list[int]]:
         )
     if array.ndim not in (1, 2):
         raise InputError(f"has {array.ndim} dimensions, 1 or 2 are needed", path=str(path))
-    return _rows(array.tolist(), path)
+    return _rows(array.tolist(), path, least)
 
 
-def _rows(value: Any, path: Path) -> list[list[int]]:
+def _rows(value: Any, path: Path, least: int) -> list[list[int]]:
     if not isinstance(value, list) or not value:
         return _nothing(path)
     rows = value if all(isinstance(row, list) for row in value) else [value]
-    return [[_count(item, path, f"row {number}") for item in row] for number, row in enumerate(rows)]
+    return [[_count(item, path, f"row {number}", least) for item in row] for number, row in enumerate(rows)]
 
 
 def _nothing(path: Path) -> list[list[int]]:
     raise InputError("holds no counts; write one line for each rank", path=str(path))
 
 
-def _count(item: Any, path: Path, field: str) -> int:
+def _count(item: Any, path: Path, field: str, least: int) -> int:
     if isinstance(item, str) and re.fullmatch(r"-?[0-9]{1,19}", item):
         item = int(item)
     if isinstance(item, bool) or not isinstance(item, int):
         raise InputError(f"found {item!r}, a whole number is needed", path=str(path), field=field)
-    if not 0 <= item <= MAX_SIZE_BYTES:
-        raise InputError(f"found the count {item}, 0 to {MAX_SIZE_BYTES} are possible", path=str(path), field=field)
+    if not least <= item <= MAX_SIZE_BYTES:
+        raise InputError(f"found {item}, {least} to {MAX_SIZE_BYTES} are possible", path=str(path), field=field)
     return item
 
 

@@ -24,6 +24,19 @@ class Variable(StrEnum):
     SENDRECV = "sendrecv"
 
 
+class ExpertExchange(StrEnum):
+    """Exchanges of a mixture of experts, whose demands a routing makes."""
+
+    MOE_DISPATCH = "moe-dispatch"
+    MOE_COMBINE = "moe-combine"
+
+
+def exchange_of(text: str) -> ExpertExchange | None:
+    """Exchange of a name, in capitals, with hyphens or without; None if it is none."""
+    word = text.lower().replace("-", "").replace("_", "")
+    return next((one for one in ExpertExchange if one.replace("-", "") == word), None)
+
+
 def variable_of(text: str) -> Variable | None:
     """Formula of a name, in capitals, with hyphens or without; None if it is none."""
     word = text.lower().replace("-", "").replace("_", "")

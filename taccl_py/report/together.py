@@ -16,24 +16,27 @@ if TYPE_CHECKING:
 
 def groups_record(found: GroupsSynthesis, files: Sequence[str]) -> dict[str, Any]:
     """Return the JSON object of several groups; times are microseconds, sizes bytes."""
-    rows = zip(found.groups, found.schedules, found.alone_us, strict=True)
+    rows = zip(found.groups, found.schedules, found.alone_us, found.release_us, strict=True)
+    kinds = {str(schedule.collective.kind) for schedule in found.schedules}
     return {
-        "collective": str(found.schedules[0].collective.kind),
-        "num_ranks": sum(map(len, found.groups)),
+        "collective": kinds.pop() if len(kinds) == 1 else "several",
+        "num_ranks": len({rank for ranks in found.groups for rank in ranks}),
         "makespan_us": found.makespan_us,
-        "one_after_another_us": sum(found.alone_us),
+        "one_after_another_us": found.one_after_another_us,
         "bound_us": found.bound.time_us,
         "bound_reason": found.bound.reason,
         "gap": found.gap,
         "groups": [
             {
                 "ranks": list(ranks),
+                "collective": str(schedule.collective.kind),
                 "size_bytes": schedule.size_bytes,
                 "makespan_us": schedule.makespan_us,
                 "alone_us": alone_us,
+                "release_us": release_us,
                 "messages": len(schedule.messages),
             }
-            for ranks, schedule, alone_us in rows
+            for ranks, schedule, alone_us, release_us in rows
         ],
         "files": list(files),
     }
@@ -49,10 +52,15 @@ def groups_table(result: dict[str, Any]) -> Table:
     ]
     if "ended" in result:
         rows.append(("search ended", result["ended"]))
+    is_even = len({(group["collective"], group["size_bytes"]) for group in result["groups"]}) == 1
     for number, group in enumerate(result["groups"]):
         times = f"{format_time(group['makespan_us'])}, alone {format_time(group['alone_us'])}"
-        rows.append((f"group {number}", f"{times}  (ranks {format_ranks(group['ranks'])})"))
+        times += f", from {format_time(group['release_us'])} on" if group["release_us"] else ""
+        size = "" if is_even or group["size_bytes"] is None else f" of {format_size(group['size_bytes'])}"
+        what = "" if is_even else f"{group['collective']}{size}, "
+        rows.append((f"group {number}", f"{times}  ({what}ranks {format_ranks(group['ranks'])})"))
     size = result["groups"][0]["size_bytes"]
-    title = f"{result['collective']} of {len(result['groups'])} groups at once"
-    title += "" if size is None else f", {format_size(size)} each; {ON_WIRES}"
+    what = result["collective"] if result["collective"] != "several" else "collectives"
+    title = f"{what} of {len(result['groups'])} groups at once"
+    title += f", {format_size(size)} each; {ON_WIRES}" if is_even and size is not None else f"; {ON_WIRES}"
     return plain_table(title, ("", "together"), rows)

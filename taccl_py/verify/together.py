@@ -26,10 +26,13 @@ class TimedGroup:
         Ranks of the machine, in the group's order.
     schedule
         On the machine that the group sees.
+    release_us
+        When it may start.
     """
 
     ranks: tuple[int, ...]
     schedule: Schedule
+    release_us: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ def verify_together(machine: Topology, parts: Sequence[TimedGroup]) -> tuple[Vio
     parts
         The groups.
 
-    Rules: ``common-rank``, ``no-such-rank``, ``other-machine``, ``overlap``, and those of `verify_schedule`.
+    Rules: ``rank-twice``, ``no-such-rank``, ``other-machine``, ``too-early``, ``overlap``, and those of `verify_schedule`.
     """
     found = list(_check_ranks(machine, parts))
     if found:
@@ -60,20 +63,19 @@ def verify_together(machine: Topology, parts: Sequence[TimedGroup]) -> tuple[Vio
         for violation in verify_schedule(part.schedule):
             found.append(replace(violation, where=f"group {number} {violation.where}".strip()))
         found += _check_links(machine, number, part)
+        found += _check_release(number, part)
     return tuple(found) or tuple(_check_overlaps(machine, parts))
 
 
 def _check_ranks(machine: Topology, parts: Sequence[TimedGroup]) -> Iterator[Violation]:
-    owner: dict[int, int] = {}
     for number, part in enumerate(parts):
         if len(part.ranks) != part.schedule.topology.num_ranks:
             yield Violation(f"group {number}", "other-machine", "its schedule is for another number of ranks")
         for rank in part.ranks:
             if not 0 <= rank < machine.num_ranks:
                 yield Violation(f"group {number}", "no-such-rank", f"rank {rank} does not exist")
-            if rank in owner:
-                yield Violation(f"group {number}", "common-rank", f"rank {rank} is in group {owner[rank]} too")
-            owner[rank] = number
+        if len(set(part.ranks)) < len(part.ranks):
+            yield Violation(f"group {number}", "rank-twice", "names a rank twice")
 
 
 def _image(machine: Topology, part: TimedGroup, message: Message) -> int | None:
@@ -101,6 +103,14 @@ def _check_links(machine: Topology, number: int, part: TimedGroup) -> Iterator[V
         yield Violation(
             f"group {number} message {place}", "other-machine", "uses a link that the machine does not have"
         )
+
+
+def _check_release(number: int, part: TimedGroup) -> Iterator[Violation]:
+    """No message of a group starts before its release."""
+    for place, message in enumerate(part.schedule.messages):
+        if message.start_us < part.release_us * (1 - SAME_MOMENT):
+            what = f"starts at {message.start_us:.9g} us, before the release at {part.release_us:.9g} us"
+            yield Violation(f"group {number} message {place}", "too-early", what)
 
 
 def _check_overlaps(machine: Topology, parts: Sequence[TimedGroup]) -> Iterator[Violation]:

@@ -110,6 +110,35 @@ def test_counts_and_skews(capsys, tmp_path):
     assert "bandwidth into rank 3" in bound.out
 
 
+def test_experts(capsys, tmp_path):
+    drawn = ("--experts", "8", "--tokens", "4", "--topk", "3", "--token-bytes", "64", "--skew", "zipf:1", "--seed", "2")
+    forth = synth(capsys, "full:4", "moe-dispatch", *drawn, "--json").json
+    back = synth(capsys, "full:4", "MoE_combine", *drawn, "--dtype", "fp32", "--json", "-o", tmp_path / "out").json
+    assert (forth["demand"], back["demand"], back["dtype"]) == ("moe-dispatch", "moe-combine", "float32")
+    assert run_here(capsys, "run", tmp_path / "out" / "schedule.json", "--json").json["num_wrong"] == 0
+    routing = tmp_path / "routing.csv"
+    routing.write_text("0,1\n2,3\n4,5\n6,7\n")
+    found = run_here(
+        capsys,
+        "bound",
+        "full:4",
+        "moe-dispatch",
+        "--experts",
+        "8",
+        "--token-bytes",
+        "64",
+        "--routing",
+        routing,
+        "--json",
+    )
+    assert found.json["total_bytes"] == 0
+    routing.write_text("0,2\n2,3\n4,5\n6,9\n")
+    refused = run_here(
+        capsys, "bound", "full:4", "moe-dispatch", "--experts", "8", "--token-bytes", "64", "--routing", routing
+    )
+    assert "row 3" in refused.err
+
+
 def test_a_resharding_says_which_boxes_its_chunks_are(capsys, tmp_path):
     out = tmp_path / "out"
     arguments = (
@@ -147,6 +176,81 @@ def test_a_resharding_says_which_boxes_its_chunks_are(capsys, tmp_path):
         (("synth", "full:4", "alltoallv", "--skew", "zipf:1", "-o", "a.xml"), "the schedule is written too"),
         (("synth", "full:4", "alltoallv", "--skew", "zipf:1", "--dtype", "float8"), "--dtype"),
         (("synth", "full:4", "sendrecv", "--skew", "zipf:1"), "no skew"),
+        (("synth", "full:4", "alltoallv", "--skew", "zipf:1", "--experts", "8"), "--experts: is for moe-dispatch"),
+        (("synth", "full:4", "allgather", "--topk", "8"), "--topk"),
+        (("synth", "full:4", "moe-dispatch", "--experts", "8"), "--token-bytes: moe-dispatch needs it"),
+        (("synth", "full:4", "moe-dispatch", "--experts", "8", "--token-bytes", "64"), "--tokens"),
+        (
+            (
+                "synth",
+                "full:4",
+                "moe-dispatch",
+                "--experts",
+                "6",
+                "--token-bytes",
+                "64",
+                "--tokens",
+                "2",
+                "--topk",
+                "2",
+            ),
+            "--experts: 6",
+        ),
+        (
+            (
+                "synth",
+                "full:4",
+                "moe-dispatch",
+                "--experts",
+                "8",
+                "--token-bytes",
+                "64",
+                "--tokens",
+                "2",
+                "--topk",
+                "9",
+            ),
+            "--topk",
+        ),
+        (
+            ("synth", "full:4", "moe-combine", "--experts", "8", "--token-bytes", "63", "--tokens", "2", "--topk", "2"),
+            "--token-bytes",
+        ),
+        (
+            (
+                "synth",
+                "full:4",
+                "moe-combine",
+                "--experts",
+                "8",
+                "--token-bytes",
+                "64",
+                "--routing",
+                "no.csv",
+                "--topk",
+                "2",
+            ),
+            "--topk",
+        ),
+        (("synth", "full:4", "moe-combine", "--experts", "8", "--token-bytes", "64", "--counts", "no.csv"), "--counts"),
+        (
+            (
+                "bound",
+                "full:4",
+                "moe-dispatch",
+                "--experts",
+                "8",
+                "--token-bytes",
+                "64",
+                "--tokens",
+                "2",
+                "--topk",
+                "2",
+                "--expert-groups",
+                "4",
+            ),
+            "--expert-groups: goes with",
+        ),
         (("synth", "full:4", "nosuch.json"), "there is no such file"),
         (("synth", "full:4", "alltoalw"), "did you mean"),
         (("bound", "full:4", "allgatherv", "--skew", "zipf:1", "--switch"), "--switch"),

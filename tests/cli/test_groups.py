@@ -27,10 +27,24 @@ def test_the_table_tells_of_every_group(taccl):
 
 def test_groups_that_cannot_be_are_refused(refuse):
     refuse(2, ["--group", "at least twice"], "groups", "ring:4", "allgather", "--group", "0-3")
-    refuse(
-        2, ["--group", "ranks 1 are in two groups"], "groups", "ring:4", "allgather", "--group", "0,1", "--group", "1,2"
-    )
+    refuse(2, ["--group", "names no groups"], "groups", "ring:4", "allgather", "--group", "0-1@soon", "--group", "2,3")
+    refuse(2, ["'sum' is not a collective"], "groups", "ring:4", "allgather", "--group", "0-1=sum", "--group", "2,3")
+    refuse(2, ["has a root"], "groups", "ring:4", "allgather", "--group", "0,1=broadcast", "--group", "2,3")
     refuse(2, ["has a root"], "groups", "ring:4", "broadcast", "--group", "0,1", "--group", "2,3")
     refuse(2, ["--group", "rank 8 does not exist"], "groups", "ring:4", "allgather", "--group", "0,1", "--group", "8,9")
     refuse(3, ["ranks 0,4 of ring-8", "from rank 0 to rank 4", "outside of a group"],
            "groups", "ring:8", "allgather", "--group", "0,4", "--group", "1-3")  # fmt: skip
+
+
+def test_families_of_groups_that_share_no_port_take_what_each_takes_alone(taccl):
+    """AllReduce inside two nodes, and of the ranks of each NIC across them, which starts later."""
+    found = taccl(
+        "groups", "ndv4", "allreduce", "--nodes", 2, "--size", "1MB", "--time-limit", 1, "--json",
+        "--group", "0-7/8-15", "--group", "0,8/1,9/2,10=allgather:2MB@100",
+    ).json  # fmt: skip
+    assert found["collective"] == "several"
+    assert found["num_ranks"] == 16
+    assert [group["collective"] for group in found["groups"]] == ["allreduce"] * 2 + ["allgather"] * 3
+    for group in found["groups"]:
+        assert abs(group["makespan_us"] - group["release_us"] - group["alone_us"]) <= 1e-6 * group["makespan_us"]
+    assert found["makespan_us"] == max(group["makespan_us"] for group in found["groups"])

@@ -86,7 +86,7 @@ def test_spreadsheets_write_a_mark_before_the_first_count(tmp_path):
 
 def test_a_negative_count_is_called_one(tmp_path):
     (tmp_path / "a.csv").write_text("1,-2")
-    with pytest.raises(InputError, match="found the count -2"):
+    with pytest.raises(InputError, match="found -2"):
         read_counts(tmp_path / "a.csv")
 
 

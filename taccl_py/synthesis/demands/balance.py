@@ -171,7 +171,7 @@ class _Balance:
         sizes = {pair: sum(load.size_bytes for lane in lanes for load in lane) for pair, lanes in streams.items()}
         matrix = [[float(sizes.get((a, b), 0)) for b in range(nodes)] for a in range(nodes)]
         whole = max([sum(row) for row in matrix] + [sum(column) for column in zip(*matrix, strict=True)])
-        slots = _slots(matrix, whole * longest)
+        slots = slots_of(matrix, whole * longest, is_matched=nodes <= PARAMS.most_matched)
         for pair, lanes in streams.items():
             if not sizes[pair]:
                 continue
@@ -241,11 +241,23 @@ class _Balance:
         return len(self._messages) - 1
 
 
-def _slots(matrix: list[list[float]], longest: float) -> defaultdict[tuple[int, int], list[tuple[float, float]]]:
-    """For every pair of nodes when, and how much at a time, they meet; amounts up to `longest`."""
+def slots_of(
+    matrix: list[list[float]], longest: float, *, is_matched: bool
+) -> defaultdict[tuple[int, int], list[tuple[float, float]]]:
+    """For every pair of nodes when, and how much at a time, they meet, as (place in the order, amount).
+
+    Parameters
+    ----------
+    matrix
+        What every node has for every other.
+    longest
+        Largest amount at a time.
+    is_matched
+        Whether they meet in Birkhoff's matchings, or in rotation.
+    """
     found: defaultdict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
     nodes = len(matrix)
-    if nodes <= PARAMS.most_matched:
+    if is_matched:
         turns = [(matching.duration, matching.pairs) for matching in birkhoff(matrix)]
         for number, (duration, pairs) in enumerate(turns):
             count = max(1, -int(-duration // longest))

@@ -19,8 +19,9 @@ from taccl_py.synthesis.demands.balance import balanced_plans
 from taccl_py.synthesis.demands.bound import bound_of_demand
 from taccl_py.synthesis.demands.classes import ChunkClass, classes_of
 from taccl_py.synthesis.demands.flood import can_flood, flooded
+from taccl_py.synthesis.demands.multicast import multicast_plans
 from taccl_py.synthesis.demands.params import PARAMS
-from taccl_py.synthesis.demands.plan import RoutedPiece, plan_of
+from taccl_py.synthesis.demands.plan import RoutedPiece, bundled, plan_of
 from taccl_py.synthesis.demands.trees import TreeRouter, direct_edges
 from taccl_py.synthesis.engine import Events, Proof
 from taccl_py.topology.model import Topology
@@ -109,6 +110,8 @@ def _families(topology: Topology, demand: DataDemand, bound: Bound) -> Iterator[
     if not classes:
         return
     yield "balance", (plan.timed() for plan in balanced_plans(topology, demand, classes))
+    for is_matched in (False, True):
+        yield "multicast", (plan.timed() for plan in multicast_plans(topology, demand, classes, is_matched=is_matched))
     yield "direct", _direct(topology, demand, classes)
     if can_flood(classes):
         yield "flood", _of_floods(topology, demand, classes)
@@ -146,7 +149,7 @@ def _direct(topology: Topology, demand: DataDemand, classes: Sequence[ChunkClass
         if edges is None:
             return
         routed.append(RoutedPiece(each.cut(demand, 1)[0], edges, float(number)))
-    yield plan_of(topology, demand, routed).timed()
+    yield bundled(plan_of(topology, demand, routed)).timed()
 
 
 def _of_floods(topology: Topology, demand: DataDemand, classes: Sequence[ChunkClass]) -> Iterator[DemandSchedule]:

@@ -39,6 +39,10 @@ class Params:
         Nodes up to which Birkhoff's matchings are looked for. Guess.
     longest
         Longest messages between nodes, as parts of the whole. Guess.
+    longest_copies
+        The same, where nodes keep their order. Guess.
+    lane_pieces
+        Pieces that a lane carries one after the other where each takes one lane. Guess.
     enough_messages
         Messages between nodes beside which no finer plan is made. Guess.
     most_groups
@@ -61,6 +65,8 @@ class Params:
     many_messages: int = 50_000
     most_matched: int = 16
     longest: tuple[float, ...] = (1.0, 1 / 16, 1 / 64)
+    longest_copies: tuple[float, ...] = (1.0, 1 / 8, 1 / 32)
+    lane_pieces: int = 256
     enough_messages: int = 20_000
     most_groups: int = 10
     most_unions: int = 4_000_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taccl_py.demand import DataDemand
 from taccl_py.schedule.for_demand import DemandSchedule
@@ -109,3 +109,21 @@ def plan_of(topology: Topology, demand: DataDemand, pieces: Sequence[RoutedPiece
         ]
     count_work("timed", len(parts) + len(messages))
     return DemandPlan(topology, demand.cut((*parts, *settled(demand))), tuple(messages))
+
+
+def bundled(plan: DemandPlan) -> DemandPlan:
+    """The plan with one message in place of those of a link that wait for nothing and for which nothing waits."""
+    needed = {before for message in plan.messages for before in message.after}
+    bundles: dict[tuple[int, bool], list[PlannedMessage]] = {}
+    kept: list[PlannedMessage] = []
+    place: dict[int, int] = {}
+    for number, message in enumerate(plan.messages):
+        if message.after or number in needed:
+            place[number] = len(kept)
+            kept.append(replace(message, after=tuple(place[before] for before in message.after)))
+        else:
+            bundles.setdefault((message.link, message.reduce), []).append(message)
+    for messages in bundles.values():
+        chunks = tuple(chunk for message in messages for chunk in message.chunks)
+        kept.append(replace(messages[0], chunks=chunks, size_bytes=sum(message.size_bytes for message in messages)))
+    return DemandPlan(plan.topology, plan.demand, tuple(kept))

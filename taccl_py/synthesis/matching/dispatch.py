@@ -74,7 +74,12 @@ class QueuedMessage:
         barrier.messages.append(self)
 
 
-def dispatch(topology: Topology, first: Sequence[QueuedMessage], opening: Sequence[Barrier]) -> list[Message]:
+def dispatch(
+    topology: Topology,
+    first: Sequence[QueuedMessage],
+    opening: Sequence[Barrier],
+    released: Sequence[tuple[float, Barrier]] = (),
+) -> list[Message]:
     """Time all messages.
 
     Parameters
@@ -85,8 +90,10 @@ def dispatch(topology: Topology, first: Sequence[QueuedMessage], opening: Sequen
         Messages that wait for nothing.
     opening
         Barriers that nothing has to report to.
+    released
+        Barriers with the times at which they are reported to.
     """
-    return _Dispatch(topology).run(first, opening)
+    return _Dispatch(topology).run(first, opening, released)
 
 
 class _WaitingMessages(NamedTuple):
@@ -129,8 +136,16 @@ class _Dispatch:
         self._events: list[tuple[float, int, int, Barrier | None]] = []
         self._messages: list[Message] = []
 
-    def run(self, first: Sequence[QueuedMessage], opening: Sequence[Barrier]) -> list[Message]:
+    def run(
+        self,
+        first: Sequence[QueuedMessage],
+        opening: Sequence[Barrier],
+        released: Sequence[tuple[float, Barrier]] = (),
+    ) -> list[Message]:
         stirred: dict[int, None] = {}
+        for time_us, waiting in released:
+            self._count += 1
+            heapq.heappush(self._events, (time_us, self._count, -1, waiting))
         for message in first:
             self._add(message, stirred)
         for opened in opening:
