@@ -99,7 +99,9 @@ def _weighings(damage: Damage, limits: Limits) -> Iterator[list[_WeighedPart]]:
     """Weights in proportion to what is left, and what the linear program says, also of others that stand in."""
     if damage.plan.collective.kind is Kind.ALLREDUCE:
         yield from filter(None, [_in_proportion(damage)])
-    for exchanging, by_load in ((False, False), (True, False), (False, True)):
+    # Where each rank's data is its own, weights alone move little of it.
+    sorts = ((True, False), (False, False), (False, True))
+    for exchanging, by_load in sorts:
         weighed = _weighed(damage, limits, exchanging=exchanging, by_load=by_load)
         if weighed is not None:
             yield weighed
