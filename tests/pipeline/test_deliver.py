@@ -303,7 +303,7 @@ def test_a_runner_up_that_the_runtime_has_no_room_for_is_passed_over(monkeypatch
     program = Lowering.program
 
     def cramped(self, port_order):
-        if self.schedule is runner_up:
+        if self._case.schedule is runner_up:
             raise LoweringError("no room", runtime="executor", limit="threadblocks")
         return program(self, port_order)
 
@@ -319,7 +319,7 @@ def test_where_the_runtime_has_no_room_for_the_answer_a_runner_up_takes_its_plac
     program, cramped = Lowering.program, [best]
 
     def with_room(self, port_order):
-        if any(self.schedule.messages is schedule.messages for schedule in cramped):
+        if any(self._case.schedule.messages is schedule.messages for schedule in cramped):
             raise LoweringError("no room", runtime="executor", limit="nodes")
         return program(self, port_order)
 
