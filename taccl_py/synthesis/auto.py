@@ -7,6 +7,7 @@ for every algorithm on the machine, however it cuts its data.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from taccl_py.collective import Kind
@@ -308,8 +309,16 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
     if not answers and DIED in reasons:
         raise LimitReached(f"no engine has an answer: {DIED}; ask for fewer chunks")
     if not answers:
-        answers.append(load_engine("milp")(demand, options, events))  # for its error, or the schedule of another try
+        answers.append(_late_answer(others, demand, replace(options, bound=bound), events))
     return _joined(answers, bound, time.monotonic() - begun)
+
+
+def _late_answer(quick: list[EngineRun], demand: Demand, options: Options, events: Events) -> Synthesis:
+    """First answer where time was over before one came: of an engine that is soon done, else of engine milp, for its error if nothing else."""
+    for run in quick:
+        with suppress(TacclError):
+            return _signed(load_engine(run.engine)(run.demand, options, events), run, options.limits.seed)
+    return load_engine("milp")(demand, options, events)
 
 
 def _raised(bound: Bound, outcomes: list[RaceOutcome]) -> Bound:

@@ -219,3 +219,10 @@ def test_no_processes_are_started_for_less_time_than_they_take_to_start(monkeypa
         Demand(load_topology("ndv2", 2), Kind.ALLGATHER, 1e6), Options(limits=Limits(2.5)), Events()
     )
     assert {schedule.origin.engine for schedule in (found.schedule, *found.runners_up)} >= {"templates", "hierarchy"}
+
+
+def test_without_any_time_the_first_answer_is_of_the_engine_that_is_soonest_done():
+    """Engine milp takes seconds for its first schedule on 64 ranks."""
+    demand = Demand(load_topology("ndv4", 2), Kind.ALLREDUCE, 1e6)
+    found = synthesize_auto(demand, Options(limits=Limits(seconds=0.0, workers=1)), Events())
+    assert found.schedule.origin.engine == "templates"
