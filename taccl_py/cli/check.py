@@ -390,9 +390,14 @@ def _sizes(facts: ProgramFacts) -> str:
     """Sizes for which it declares itself, and up to which it could."""
     low, high, safe = facts.min_bytes, facts.max_bytes, facts.safe_max_bytes
     if high is None:
-        return "any size" if low <= 0 else f"{format_size(low)} and more"
+        return _from_size(low)
     runs = "at any size" if safe is None else f"up to {format_size(safe)}"
     return f"{'0' if low <= 0 else format_size(low)} to {format_size(high)}, safe {runs}"
+
+
+def _from_size(low_bytes: int) -> str:
+    """Sizes without an end."""
+    return "any size" if low_bytes <= 0 else f"{format_size(low_bytes)} and more"
 
 
 def _divisor(facts: ProgramFacts) -> int:
@@ -414,10 +419,14 @@ def _describe_structure(path: Path, text: str, runtime: Runtime) -> str:
 
 
 def _describe_plan(facts: PlanFacts) -> str:
+    from taccl_py.verify.mscclpp.grammar import UNLIMITED_BYTES
+
     parts = [f"{facts.kind or 'unknown collective'} for {MSCCLPP.name}", f"{facts.num_ranks} ranks"]
     parts.append(f"{format_count(facts.max_threadblocks, 'threadblock')} a GPU")
     parts.append("in place" if facts.in_place else "out of place")
-    parts.append(f"{format_size(facts.min_bytes)} to {format_size(facts.max_bytes)}")
+    is_endless = facts.max_bytes == UNLIMITED_BYTES
+    low, high = facts.min_bytes, facts.max_bytes
+    parts.append(_from_size(low) if is_endless else f"{format_size(low)} to {format_size(high)}")
     parts.append(f"used for multiples of {format_size(facts.unit_bytes)}")
     if facts.root is not None:
         parts.append(f"root {facts.root}")

@@ -403,6 +403,8 @@ def test_a_plan_for_mscclpp_is_recognised_and_verified(taccl, files):
     assert taccl("check", "plan.json", "--collective", "allgather").code == 0
     assert "collective" in taccl("check", "plan.json", "--collective", "reduce").out
     text = (files / "plan.json").read_text(encoding="utf-8")
+    (files / "plan.json").write_text(json.dumps(json.loads(text) | {"max_message_size": 2**64 - 1}), encoding="utf-8")
+    assert " and more, used for multiples of " in taccl("check", "plan.json").out
     (files / "plan.json").write_text(text.replace('"name": "signal"', '"name": "rlxsignal"', 1), encoding="utf-8")
     ended = taccl("check", "plan.json")
     assert ended.code == 4
