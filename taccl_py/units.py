@@ -138,8 +138,8 @@ def format_time(time_us: float) -> str:
 
 
 def format_rate(rate_gbps: float) -> str:
-    """Bandwidth in GB/s with three significant digits."""
-    return f"{rate_gbps:.3g} GB/s"
+    """Bandwidth in GB/s with three significant digits, or more before the point: ``0.0382 GB/s``, ``2030 GB/s``."""
+    return f"{rate_gbps:.0f} GB/s" if rate_gbps >= 999.5 else f"{rate_gbps:.3g} GB/s"
 
 
 def format_gap(gap: float) -> str:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from taccl_py.units import format_size, natural_key, parse_size, relative_gap
+from taccl_py.units import format_rate, format_size, natural_key, parse_size, relative_gap
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,11 @@ from taccl_py.units import format_size, natural_key, parse_size, relative_gap
 )
 def test_sizes_are_told_in_the_largest_binary_unit(size_bytes, text):
     assert format_size(size_bytes) == text
+
+
+def test_rates_have_no_exponent():
+    texts = [format_rate(rate) for rate in (0.03818, 396.2, 999.4, 999.6, 2028.0, 123456.0)]
+    assert texts == ["0.0382 GB/s", "396 GB/s", "999 GB/s", "1000 GB/s", "2028 GB/s", "123456 GB/s"]
 
 
 def test_sizes_of_tables_grow_in_one_system_of_units():
