@@ -36,6 +36,10 @@ _QUOTED = re.compile(r"'([^']*)'")
 _COMMANDS = {
     "synth": ("taccl_py.cli.synth:synth", "Synthesize an algorithm and write schedule, MSCCL XML and summary."),
     "reshard": ("taccl_py.cli.demands:reshard", "Move a tensor from one sharding over a mesh of ranks to another."),
+    "replan": (
+        "taccl_py.cli.replan:replan",
+        "Find a new schedule after a failure, from the old one and by a search.",
+    ),
     "pareto": (
         "taccl_py.cli.pareto:pareto",
         "Enumerate synchronous algorithms between latency and bandwidth, with proofs.",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taccl_py.answer import Scope
 from taccl_py.api.policy import (
     ENGINE_LIMIT_S,
     LIMIT_RANKS,
@@ -20,7 +19,14 @@ from taccl_py.api.policy import (
     RANGE_LIMIT_S,
 )
 from taccl_py.cli.asked import ASKED, demand_options, take_kind
-from taccl_py.cli.interrupt import interrupts_drop
+from taccl_py.cli.delivery import (
+    check_output,
+    deliver_answer,
+    is_schedule_alone,
+    program_facts,
+    runtime_facts,
+    write_answer,
+)
 from taccl_py.cli.options import (
     OUTPUT,
     OUTPUT_FILE,
@@ -38,11 +44,9 @@ from taccl_py.cli.options import (
     runtime_profile_option,
 )
 from taccl_py.cli.progress import watched
-from taccl_py.errors import InputError, Interrupted
-from taccl_py.jsonio import canonical_json, write_all
-from taccl_py.report.tables import SUMMARY_FORMAT, print_table, record, summary_table, timed
+from taccl_py.errors import InputError
+from taccl_py.report.tables import print_table, record, summary_table, timed
 from taccl_py.runtimes import EXECUTOR, V100_THREADBLOCKS, Runtime
-from taccl_py.schedule.files import write_schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import ENGINE_NAMES
 from taccl_py.synthesis.engine import Options
@@ -50,17 +54,12 @@ from taccl_py.units import SizeRange, format_gap, format_time
 
 if TYPE_CHECKING:
     from taccl_py.answer import Answer
-    from taccl_py.api.lowering import Choice, Delivered
     from taccl_py.lowering.lower import LoweringOptions
     from taccl_py.pipeline.deliver import Lowered
     from taccl_py.pipeline.resolve import Request
-    from taccl_py.solvers.limits import Over
 
 # A replay that is slower than the schedule by more than this is worth a word.
 _REPLAY_TOLERANCE = 0.01
-_NOT_LOWERED = "interrupted while the schedule was lowered; --only-schedule writes it as it is"
-# In the directory that was to have all files; those of an earlier run are left alone.
-_UNLOWERED = "unlowered.json"
 _V100 = "v100"
 
 
@@ -196,7 +195,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
     if sizes is not None:
         _synth_range(request, sizes, options, output, values["instances"], selection.note, as_json=as_json)
         return
-    _check_output(output)
+    check_output(output)
     over = request.options.limits.to_lower()
     if values["only_schedule"] and output is not None and output.suffix != ".json":
         raise InputError("there is no XML to write; name a file ending in .json", path="command line", field="--output")
@@ -204,13 +203,13 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
         answer = search_for(request, options.runtime, events)
         events.stage("lowering")
         choice = None
-        if not values["only_schedule"] and not _only_schedule(output):
-            delivered = _deliver(answer, options, values["instances"], over, stop, output)
+        if not values["only_schedule"] and not is_schedule_alone(output):
+            delivered = deliver_answer(answer, options, values["instances"], over, stop, output)
             answer, choice = delivered.answer, delivered.choice
         lowered = None if choice is None else choice.lowered
-        facts = {**record(answer, lowered, []), **_program_facts(choice, options.runtime), **_switch_facts(answer)}
-        facts |= _runtime_facts(answer, selection.note)
-    files = _write(output, answer, lowered, facts)
+        facts = {**record(answer, lowered, []), **program_facts(choice, options.runtime), **_switch_facts(answer)}
+        facts |= runtime_facts(answer, selection.note)
+    files = write_answer(output, answer, lowered, facts)
     if lowered is not None and files:
         verdicts().remember_program(lowered.text, options.runtime, lowered.program.kind, lowered.verdict)
     result = timed({**facts, "files": files}, answer)
@@ -288,47 +287,6 @@ def _synth_range(
     synth_portfolio(request, sizes, options, output, instances, note, as_json=as_json)
 
 
-def _deliver(
-    answer: Answer,
-    options: LoweringOptions,
-    instances: int | None,
-    over: Over,
-    stop: threading.Event,
-    output: Path | None,
-) -> Delivered:
-    """Lower what was found; if that is interrupted, leave the schedule in the directory that was named."""
-    from taccl_py.api.lowering import deliver
-
-    try:
-        with interrupts_drop(stop, _NOT_LOWERED):
-            return deliver(answer, options, instances, over=over, stopped=stop.is_set)
-    except Interrupted:
-        if output is None or output.suffix == ".xml":
-            raise
-        path = output / _UNLOWERED
-        write_all({path: write_schedule(answer.schedule)})
-        raise Interrupted(f"interrupted while the schedule was lowered; taccl lower {path} does that") from None
-
-
-def _program_facts(choice: Choice | None, runtime: Runtime) -> dict[str, Any]:
-    """Runtime of a program, and what was chosen for it under a runtime profile; nothing without a program."""
-    if choice is None:
-        return {}
-    facts: dict[str, Any] = {"runtime": runtime.name}
-    if choice.runtime_us is not None:
-        facts |= {"instances": choice.instances, "runtime_us": choice.runtime_us}
-    return facts
-
-
-def _runtime_facts(answer: Answer, note: str) -> dict[str, Any]:
-    """Runtime profile, and the bound under it or why it is neutral."""
-    profile, bound = answer.profile, answer.bound(Scope.RUNTIME)
-    if bound is None:
-        return {"runtime_profile": profile.name, **({"runtime_note": note} if note else {})}
-    facts: dict[str, Any] = {"runtime_profile": profile.name, "runtime_evidence": profile.evidence}
-    return facts | {"runtime_bound_us": bound.time_us, "runtime_bound_reason": bound.reason}
-
-
 def _switch_facts(answer: Answer) -> dict[str, Any]:
     """Predicted time of a plan by switch for the same machine, collective and size, if there is one."""
     from taccl_py.pipeline.in_network import switch_times_us
@@ -389,38 +347,3 @@ def _warnings(lowered: Lowered, runtime: Runtime, gpu: str, output: Path | None)
     if output is not None and output.suffix == ".xml" and runtime is not EXECUTOR:
         found.append(f"note: it is for {runtime.title}; install and check it with --runtime {runtime.name}")
     return found
-
-
-def _only_schedule(output: Path | None) -> bool:
-    return output is not None and output.suffix == ".json"
-
-
-def _check_output(output: Path | None) -> None:
-    """Refuse what cannot be written before any work is done."""
-    if output is None:
-        return
-    is_file = output.suffix in (".json", ".xml")
-    if not is_file and output.suffix.lower() in (".json", ".xml"):
-        raise InputError(f"ends in {output.suffix}; write {output.suffix.lower()} for one file", path=str(output))
-    if is_file and output.is_dir():
-        raise InputError("is a directory; name a file, or a directory without .xml or .json", path=str(output))
-    if not is_file and output.exists() and not output.is_dir():
-        raise InputError("is a file; name a directory, or a file ending in .xml or .json", path=str(output))
-
-
-def _write(output: Path | None, answer: Answer, lowered: Lowered | None, facts: dict[str, Any]) -> list[str]:
-    """Write what was asked for, `facts` in the summary; every text is complete before the first file is."""
-    if output is None:
-        return []
-    schedule = write_schedule(answer.schedule)
-    if output.suffix == ".json":
-        texts = {output: schedule}
-    elif lowered is None or output.suffix == ".xml":
-        texts = {output: lowered.text if lowered else ""}
-    else:
-        paths = [output / name for name in ("schedule.json", "algorithm.xml", "summary.json")]
-        names = [path.name for path in paths]
-        summary = canonical_json({"format": SUMMARY_FORMAT, **facts, "files": names})
-        texts = dict(zip(paths, (schedule, lowered.text, summary), strict=True))
-    write_all(texts)
-    return [str(path) for path in texts]

@@ -111,7 +111,19 @@ def test_every_example_works(taccl, folder, path, monkeypatch):
     given(folder)
     if path == ("doctor",):  # which is about this machine
         monkeypatch.setattr("taccl_py.cli.doctor.EXTRAS", {})
-    made_before = {"compare", "check", "lower", "simulate", "run", "convert", "install", "show", "trace", "report"}
+    made_before = {
+        "compare",
+        "check",
+        "lower",
+        "simulate",
+        "run",
+        "convert",
+        "install",
+        "show",
+        "trace",
+        "report",
+        "replan",
+    }
     if path[1:] == () and set(path) & made_before:
         made = taccl("synth", "ndv2", "allgather", "--nodes", 2, "--sketch", "sk-1", "--size", "16MB", "--time-limit", 0.5,
                      "--instances", "1", "-o", "out")  # fmt: skip

@@ -65,6 +65,33 @@ def mended_schedules(demand: Demand, bound: Bound, limits: Limits, events: Event
     return found
 
 
+def mended(plan: Schedule, demand: Demand, limits: Limits) -> Schedule | None:
+    """A plan of the whole machine, as fast as it can be on the damaged one; None where it cannot be mended, or the limits came first.
+
+    Parameters
+    ----------
+    plan
+        Schedule on the whole machine, of a collective other than a ReduceScatter or Reduce, which are others backwards.
+    demand
+        What is wanted, on the machine as it is.
+    limits
+        Time, and the user's interrupt.
+
+    Raises
+    ------
+    PackageMissing
+        If highspy is not installed.
+    """
+    deadline = limits.deadline()
+    found: list[Schedule] = []
+    for each in _promising([plan], demand, limits):
+        schedule = _cut(each, limits.within(deadline.left))
+        found += [] if schedule is None else [schedule]
+        if limits.within(deadline.left).countdown()():
+            break
+    return min(found, key=lambda schedule: schedule.makespan_us, default=None)
+
+
 def _promising(plans: Sequence[Schedule], demand: Demand, limits: Limits) -> list[WeighedPlan]:
     """Plans of the whole machine with weights, those that should be fastest on the damaged one."""
     over = limits.within(PARAMS.weighing_part * limits.seconds).countdown()

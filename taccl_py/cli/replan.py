@@ -1,0 +1,193 @@
+"""``taccl replan``: a new schedule for a machine on which something has failed."""
+
+from __future__ import annotations
+
+import re
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from taccl_py.api.policy import LIMIT_RANKS, RACE_LIMIT_S
+from taccl_py.cli.delivery import (
+    check_output,
+    deliver_answer,
+    is_schedule_alone,
+    program_facts,
+    runtime_facts,
+    write_answer,
+)
+from taccl_py.cli.options import (
+    OUTPUT,
+    ParsedType,
+    RecordedCommand,
+    degradation_options,
+    echo_json,
+    json_option,
+    lowering_options,
+    make_degradation,
+    make_lowering_options,
+    runtime_profile_option,
+)
+from taccl_py.cli.progress import watched
+from taccl_py.errors import InputError
+from taccl_py.jsonio import format_of, read_text
+from taccl_py.report.tables import plain_table, print_table, record, summary_table, timed
+from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT, GROUP_FORMAT, read_schedule
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.engine import Options
+from taccl_py.units import format_time
+
+if TYPE_CHECKING:
+    from taccl_py.pipeline.replan import Replanned
+    from taccl_py.schedule.ir import Schedule
+
+_SECONDS = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(ms|s|min|)\s*")
+_UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "min": 60.0}
+_LEAST_S = 0.1
+_WHAT = {
+    "re-timed": "the old schedule as it is",
+    "resized": "the old schedule, its chunks of other sizes",
+    "reweighed": "the old schedule, less on what is slow; others of the node stand in",
+    "searched": "a new one",
+}
+
+
+def _parse_seconds(text: str) -> float:
+    match = _SECONDS.fullmatch(text)
+    seconds = float(match.group(1)) * _UNITS[match.group(2)] if match else 0.0
+    if seconds < _LEAST_S:
+        raise InputError(f"{text[:40]!r} is not a time of {_LEAST_S} s or more; write for example 5s or 2min")
+    return seconds
+
+
+@click.command(cls=RecordedCommand, short_help="Find a new schedule after a failure, from the old one and by a search.")
+@click.argument("schedule", type=click.Path(path_type=Path))
+@degradation_options
+@click.option("--within", type=ParsedType("time", float, _parse_seconds), default=None,
+              help="Time of the clock for all of it, lowering aside: 5s, 500ms, 2min. Default: the work of --effort normal, which takes about "
+              f"{RACE_LIMIT_S:g} s on up to {LIMIT_RANKS} ranks.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
+@click.option("-o", "--output", type=OUTPUT, default=None,
+              help="Directory for schedule.json, algorithm.xml and summary.json, or one file ending in .xml or .json.")  # fmt: skip
+@click.option("--only-schedule", is_flag=True, help="Make no XML. Also what -o FILE.json does.")
+@lowering_options
+@runtime_profile_option
+@json_option
+def replan(schedule: Path, output: Path | None, as_json: bool, **values: Any) -> None:
+    """Find a new schedule in place of SCHEDULE for its machine without what has failed, or with what has become slow.
+
+    SCHEDULE is a schedule.json, or the folder of taccl synth that has one. The old schedule is timed anew, its chunks get other sizes, its
+    routes other weights, and a search takes the time that is left. The fastest one is verified and lowered; it is never slower than
+    going on with the old one.
+
+    \b
+    Examples:
+      taccl replan out/ --slow-link 0-1:0.5 --within 2s -o new/
+      taccl replan out/schedule.json --without-link 0-3 --within 500ms --only-schedule
+      taccl replan out/ --slow-port 'node 1 ib0 in:0.5' --within 500ms --json
+    """
+    from taccl_py.answer import Ended
+    from taccl_py.api.search import answer_of, with_defaults
+    from taccl_py.pipeline.replan import replan as replan_schedule
+    from taccl_py.pipeline.resolve import Request, damaged_machine
+    from taccl_py.pipeline.select import size_of
+    from taccl_py.profiles.catalog import select_profile
+    from taccl_py.synthesis.engine import Proof
+
+    degradation = make_degradation(values)
+    if not degradation.words():
+        raise InputError(
+            "says nothing of what has failed; name it with --slow-port, --without-port, --slow-link or --without-link",
+            path="command line",
+        )
+    check_output(output)
+    old = _read(schedule)
+    stop = threading.Event()
+    request = Request(
+        topology=old.topology, kind=old.collective.kind, size_bytes=max(1, round(size_of(old))), root=old.collective.root,
+        options=Options(limits=Limits(seed=values["seed"], stop=stop)), degradation=degradation,
+    )  # fmt: skip
+    request = with_defaults(request, engine=None, effort=None, time_limit=values["within"])
+    topology, _ = damaged_machine(request)
+    options = make_lowering_options(values, topology)
+    selection = select_profile(values["runtime_profile"], options.runtime.name, topology)
+    request = replace(request, topology=topology, profile=selection.profile)
+    over = request.options.limits.to_lower()
+    with watched(stop) as events:
+        found = replan_schedule(old, topology, request.options, events)
+        ended = Ended.of(request.options.limits, is_proved=found.synthesis.proof is not Proof.FEASIBLE)
+        answer = answer_of(found.synthesis, request, options.runtime, ended)
+        events.stage("lowering")
+        choice = None
+        if not values["only_schedule"] and not is_schedule_alone(output):
+            delivered = deliver_answer(answer, options, values["instances"], over, stop, output)
+            answer, choice = delivered.answer, delivered.choice
+        lowered = None if choice is None else choice.lowered
+        facts = {**record(answer, lowered, []), **program_facts(choice, options.runtime)}
+        facts |= {**runtime_facts(answer, selection.note), **_facts(old, found, answer.schedule)}
+    files = write_answer(output, answer, lowered, facts)
+    result = timed({**facts, "files": files}, answer)
+    if as_json:
+        echo_json(result)
+        return
+    print_table(_table(result))
+    print_table(summary_table(result))
+    for name in files:
+        click.echo(f"wrote {name}", err=True)
+
+
+def _read(path: Path) -> Schedule:
+    """The old schedule, verified.
+
+    Raises
+    ------
+    InputError, InvalidArtifact
+        If there is none, it is of another sort, or the verifier rejects it.
+    """
+    from taccl_py.pipeline.search import require_valid
+
+    file = path / "schedule.json" if path.is_dir() else path
+    if path.is_dir() and not file.exists() and (path / "taccl").is_dir():
+        raise InputError(
+            f"holds a portfolio; name one of the schedules in {path / 'taccl'}, each is for a range of sizes",
+            path=str(path),
+        )
+    text, name = read_text(file), str(file)
+    stated = format_of(text, name)
+    if stated in (DEMAND_SCHEDULE_FORMAT, GROUP_FORMAT):
+        what = "a demand" if stated == DEMAND_SCHEDULE_FORMAT else "one root of a symmetric machine"
+        raise InputError(
+            f"is the schedule of {what}; taccl replan takes those of the eight collectives, use taccl synth", path=name
+        )
+    found = read_schedule(text, name)
+    require_valid(found, name)
+    return found
+
+
+def _facts(old: Schedule, found: Replanned, taken: Schedule) -> dict[str, Any]:
+    """Remedies that were tried, the one that was taken, and the time of the old schedule on the machine as it was."""
+    return {
+        "remedy": str(found.remedy_of(taken)),
+        "old_us": old.makespan_us,
+        "remedies": [
+            {
+                "remedy": str(each.remedy),
+                "makespan_us": None if each.schedule is None else each.schedule.makespan_us,
+                "reason": each.reason,
+            }
+            for each in found.tried
+        ],
+    }
+
+
+def _table(result: dict[str, Any]) -> Any:
+    rows = [("", "the old schedule before the failure", format_time(result["old_us"]), "")]
+    for each in result["remedies"]:
+        time_us = each["makespan_us"]
+        chosen = "taken" if each["remedy"] == result["remedy"] else each["reason"]
+        rows.append((each["remedy"], _WHAT[each["remedy"]], "" if time_us is None else format_time(time_us), chosen))
+    title = f"{result['collective']} on {result['topology']}, links and ports alone"
+    return plain_table(title, ("remedy", "what", "time", ""), rows)

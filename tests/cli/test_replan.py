@@ -1,0 +1,63 @@
+"""``taccl replan``: a new schedule after a failure."""
+
+import json
+
+import pytest
+
+from taccl_py.schedule.files import read_schedule
+
+FAULT = ("--slow-link", "0->1:0.5")
+SOON = ("--within", "0.3s")
+
+
+@pytest.fixture
+def old(taccl, folder):
+    """Folder of a synthesis."""
+    assert taccl("synth", "full:3", "allgather", "--engine", "templates", "-o", "old").code == 0
+    return folder / "old"
+
+
+def test_a_folder_is_replanned_into_another_one(taccl, folder, old):
+    ended = taccl("replan", "old", *FAULT, *SOON, "-o", "new", "--json")
+    assert ended.code == 0, ended.err
+    result = json.loads(ended.out)
+    times = {each["remedy"]: each["makespan_us"] for each in result["remedies"]}
+    before = read_schedule((old / "schedule.json").read_text(), "old").makespan_us
+    assert result["old_us"] == before
+    # That whose program is fastest.
+    assert result["makespan_us"] == times[result["remedy"]] > before
+    assert result["topology"] == "full-3-degraded"
+    assert [name.rpartition("/")[2] for name in result["files"]] == ["schedule.json", "algorithm.xml", "summary.json"]
+    assert taccl("check", "new").code == 0
+    summary = json.loads((folder / "new" / "summary.json").read_text())
+    assert summary["remedies"] == result["remedies"]
+
+
+def test_the_fastest_schedule_is_taken(taccl, old):  # noqa: ARG001
+    result = json.loads(taccl("replan", "old", *FAULT, *SOON, "--only-schedule", "--json").out)
+    times = {each["remedy"]: each["makespan_us"] for each in result["remedies"]}
+    assert result["makespan_us"] == times[result["remedy"]] == min(time for time in times.values() if time is not None)
+    assert result["makespan_us"] <= times["re-timed"]
+
+
+def test_a_table_says_what_was_tried(taccl, old):  # noqa: ARG001
+    ended = taccl("replan", "old/schedule.json", *FAULT, *SOON, "--only-schedule")
+    assert ended.code == 0, ended.err
+    for words in ("the old schedule before the failure", "re-timed", "searched", "taken", "gap"):
+        assert words in ended.out
+
+
+def test_what_cannot_be_replanned_is_refused(refuse, taccl, folder, old):  # noqa: ARG001
+    refuse(2, ["says nothing of what has failed", "--slow-port"], "replan", "old")
+    refuse(2, ["--within", "not a time"], "replan", "old", *FAULT, "--within", "soon")
+    refuse(2, ["--within", "not a time"], "replan", "old", *FAULT, "--within", "1ms")
+    refuse(2, ["--without-link", "no link 0-7"], "replan", "old", "--without-link", "0-7")
+    refuse(2, ["nowhere"], "replan", "nowhere", *FAULT)
+    assert taccl("synth", "ring:3", "allgather", "--sizes", "1KiB:2KiB", "--time-limit", "1", "-o", "all").code == 0
+    refuse(2, ["holds a portfolio", "all/taccl"], "replan", "all", *FAULT)
+    (folder / "d.json").write_text(
+        json.dumps({"format": "taccl-demand", "version": 1, "ranks": 3, "chunks": [{"bytes": 8, "holds": [0], "wants": [1]}]}),
+        encoding="utf-8",
+    )  # fmt: skip
+    assert taccl("synth", "full:3", "d.json", "-o", "demand").code == 0
+    refuse(2, ["schedule of a demand", "taccl synth"], "replan", "demand", *FAULT)
