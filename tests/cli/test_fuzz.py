@@ -25,6 +25,7 @@ WRITERS = {
     "synth to a schedule": ("synth", "ring:4", "allgather", "--engine", "templates", "-o", "old.json"),
     "synth to a program": ("synth", "ring:4", "allgather", "--engine", "templates", "-o", "old.xml"),
     "its progress": ("synth", "ring:4", "allgather", "--engine", "templates", "--progress", "old.json"),
+    "replan": ("replan", "schedule.json", "--slow-link", "0-1:0.5", "--within", "0.3s", "-o", "old"),
     "pareto": ("pareto", "ring:4", "allgather", "--time-limit", "1", "-o", "old"),
     "replicate": ("replicate", "ring:4", "allgather", "-o", "old.json"),
     "groups": ("groups", "ring:4", "allgather", "--group", "0-1", "--group", "2-3", "-o", "old"),

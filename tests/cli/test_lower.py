@@ -248,7 +248,18 @@ def test_a_size_at_which_a_plan_by_switch_is_not_run_is_told(taccl):
 def test_switches_of_two_nodes_serve_their_own_and_rails_join_them(taccl):
     size = ("--size", "64MiB")
     assert taccl("synth", "ndv5", "allreduce", "--nodes", 2, "--engine", "templates", *size, "-o", "n.json").code == 0
-    ended = taccl("lower", "n.json", "--to", "mscclpp-json", "--switch", "-o", "nvls.json", "--json")
+    ended = taccl(
+        "lower",
+        "n.json",
+        "--to",
+        "mscclpp-json",
+        "--switch",
+        "--runtime-profile",
+        "neutral",
+        "-o",
+        "nvls.json",
+        "--json",
+    )
     assert (ended.code, ended.json["pieces"], ended.json["rails"]) == (0, 4, "direct")
     assert ended.json["bound_us"] < ended.json["replay_us"] < ended.json["makespan_us"]
     assert taccl("run", "nvls.json", "--size", "64KiB").code == 0

@@ -142,7 +142,8 @@ def test_what_switches_do_is_drawn_counted_at_ports_and_traced(taccl):
     for kind in ("allreduce", "broadcast"):
         words = ("synth", "ndv5", kind, "--size", "8MB", "--engine", "templates", "-o", f"{kind}.json")
         assert taccl(*words).code == 0
-        assert taccl("lower", f"{kind}.json", "--to", "mscclpp-json", "--switch", "-o", f"{kind}.plan").code == 0
+        lower = ("lower", f"{kind}.json", "--to", "mscclpp-json", "--switch", "--runtime-profile", "neutral")
+        assert taccl(*lower, "-o", f"{kind}.plan").code == 0
     machine = ("--topology", "ndv5", "--size", "8MB")
     record = taccl("show", "allreduce.plan", *machine, "--json").json
     assert {(row["bytes"], row["messages"]) for row in record["traffic"]} == {(9_000_000, 8)}
