@@ -191,7 +191,8 @@ def test_broadcast_between_nodes_that_have_no_rail_in_common_goes_along_trees(mo
     race = Racer.race
     monkeypatch.setattr(Racer, "race", lambda self, runs, events: raced.append(runs) or race(self, runs, events))
     answer = synthesize_auto(demand, Options(limits=Limits(seconds=40.0, workers=1)), Events())
-    assert [[run.engine for run in runs] for runs in raced] == [["templates"], ["hierarchy"], ["trees", "greedy"]]
+    found = [[run.engine for run in runs] for runs in raced if runs]
+    assert found == [["hierarchy"], ["templates"], ["trees", "greedy"]]
     assert answer.schedule.makespan_us < 1.5 * answer.bound.time_us
 
 
