@@ -20,7 +20,7 @@ from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import dispatch_untimed, time_untimed
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.damage.params import PARAMS
-from taccl_py.synthesis.damage.routes import Damage, Exchange, PlanBlock
+from taccl_py.synthesis.damage.routes import ChunkBlock, Damage, Exchange
 from taccl_py.synthesis.damage.weights import PlanPart, best_weights
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplatePlan
@@ -111,7 +111,7 @@ def _weighings(damage: Damage, limits: Limits) -> Iterator[list[_WeighedPart]]:
 
 def _in_turns(weighed: Sequence[_WeighedPart]) -> list[_WeighedPart]:
     """Parts with the same weights on average, where each block goes one way as a whole: fewer messages, none of which wait for each other."""
-    by_block: defaultdict[PlanBlock, list[_WeighedPart]] = defaultdict(list)
+    by_block: defaultdict[ChunkBlock, list[_WeighedPart]] = defaultdict(list)
     for part in weighed:
         by_block[part.block].append(part)
     owed: defaultdict[tuple[int, ...], defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
@@ -134,7 +134,7 @@ def _in_turns(weighed: Sequence[_WeighedPart]) -> list[_WeighedPart]:
 class _WeighedPart:
     """Part of a block: how much of it goes with which exchange, in chunks of the plan; and the class that has this weight."""
 
-    block: PlanBlock
+    block: ChunkBlock
     exchange: Exchange
     amount: float
     order: int
@@ -157,7 +157,7 @@ def _in_proportion(damage: Damage) -> list[_WeighedPart] | None:
 
 def _weighed(damage: Damage, limits: Limits, *, exchanging: bool, by_load: bool) -> list[_WeighedPart] | None:
     """All parts of all blocks with their amounts."""
-    columns: dict[tuple[object, ...], list[tuple[PlanBlock, Exchange]]] = defaultdict(list)
+    columns: dict[tuple[object, ...], list[tuple[ChunkBlock, Exchange]]] = defaultdict(list)
     for block in damage.blocks:
         key = _class_of(damage, block, by_load=by_load)
         for number, exchange in enumerate([{}, *(damage.exchanges(block) if exchanging else ())]):
@@ -191,7 +191,7 @@ def _weighed(damage: Damage, limits: Limits, *, exchanging: bool, by_load: bool)
     ]
 
 
-def _class_of(damage: Damage, block: PlanBlock, *, by_load: bool) -> tuple[object, ...]:
+def _class_of(damage: Damage, block: ChunkBlock, *, by_load: bool) -> tuple[object, ...]:
     """Blocks that meet the same damage have one weight, or only those that load it alike."""
     if not by_load:
         met = {i for i in block.messages if damage.plan.messages[i].link in damage.changed}
@@ -217,7 +217,7 @@ def _class_of(damage: Damage, block: PlanBlock, *, by_load: bool) -> tuple[objec
     return block.group, tuple(sorted((left or uses).items()))
 
 
-def _loads_us(damage: Damage, members: Sequence[tuple[PlanBlock, Exchange]], row: dict[int, int]) -> dict[int, float]:
+def _loads_us(damage: Damage, members: Sequence[tuple[ChunkBlock, Exchange]], row: dict[int, int]) -> dict[int, float]:
     """Time that the blocks of a class keep each resource busy; new resources get a row."""
     found: defaultdict[int, float] = defaultdict(float)
     topology = damage.topology

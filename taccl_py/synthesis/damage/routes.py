@@ -18,7 +18,7 @@ Exchange = Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class PlanBlock:
+class ChunkBlock:
     """Chunks that follow each other and go the same way.
 
     Attributes
@@ -52,7 +52,7 @@ class Damage:
     topology: Topology
 
     @cached_property
-    def blocks(self) -> tuple[PlanBlock, ...]:
+    def blocks(self) -> tuple[ChunkBlock, ...]:
         """All chunks as blocks."""
         carried: list[list[int]] = [[] for _ in range(self.plan.collective.num_chunks)]
         for number, message in enumerate(self.plan.messages):
@@ -60,11 +60,11 @@ class Damage:
                 carried[chunk].append(number)
         every = self.plan.collective.num_chunks
         size = every if self.plan.collective.kind is Kind.ALLREDUCE else self.plan.collective.chunks_per_rank
-        found: list[PlanBlock] = []
+        found: list[ChunkBlock] = []
         first = 0
         for chunk in range(1, every + 1):
             if chunk == every or chunk % size == 0 or carried[chunk] != carried[first]:
-                found.append(PlanBlock(range(first, chunk), first // size, tuple(carried[first])))
+                found.append(ChunkBlock(range(first, chunk), first // size, tuple(carried[first])))
                 first = chunk
         return tuple(found)
 
@@ -97,7 +97,7 @@ class Damage:
             left = {pair for pair in left if worst not in pair}
         return tuple(found)
 
-    def rate(self, block: PlanBlock) -> float:
+    def rate(self, block: ChunkBlock) -> float:
         """Part of the bandwidth of a block's links that is left, where that is least; 0 where one is gone."""
         whole, left = self.plan.topology, self.topology
         found = 1.0
@@ -112,7 +112,7 @@ class Damage:
             found = min(found, before / now if now else 1.0)
         return found
 
-    def exchanges(self, block: PlanBlock) -> Iterator[Exchange]:
+    def exchanges(self, block: ChunkBlock) -> Iterator[Exchange]:
         """Ways to let others stand in for the damaged ranks that a block meets; none where it meets none."""
         links = self.plan.topology.links
         met = {rank for i in block.messages if self.plan.messages[i].link in self.changed
@@ -129,7 +129,7 @@ class Damage:
             if exchange:
                 yield exchange
 
-    def route(self, block: PlanBlock, exchange: Exchange) -> list[tuple[int, int]] | None:
+    def route(self, block: ChunkBlock, exchange: Exchange) -> list[tuple[int, int]] | None:
         """Messages of a block and their links on the damaged machine; None if there is no link.
 
         What a rank would get that has it from the beginning is left out, and so is what one would send that only wants it.
@@ -154,7 +154,7 @@ class Damage:
         known = [place for place, (_, link) in enumerate(found) if self.topology.links[link].dst == target]
         return found[: known[0] + 1] if known else (found or None)
 
-    def detours(self, block: PlanBlock, exchange: Exchange) -> tuple[int | None, int | None] | None:
+    def detours(self, block: ChunkBlock, exchange: Exchange) -> tuple[int | None, int | None] | None:
         """Links from a block's source to who stands in for it, and from who stands in for its only target to that; None if there is none."""
         source, target = ends_of(self.plan, block)
         if not exchange or (source is None and target is None):
@@ -176,7 +176,7 @@ class Damage:
         return found[0], found[1]
 
 
-def ends_of(plan: Schedule, block: PlanBlock) -> tuple[int | None, int | None]:
+def ends_of(plan: Schedule, block: ChunkBlock) -> tuple[int | None, int | None]:
     """The rank that has a block at first, and the only one that wants it; None where there are several."""
     collective, chunk = plan.collective, block.chunks[0]
     if collective.reduces:

@@ -26,7 +26,7 @@ from taccl_py.work import count_work
 
 
 @dataclass(frozen=True, slots=True)
-class _Item:
+class _MulticastPiece:
     """A piece and where it goes: its number, which is its place among all pieces, its rank, who wants it, and its parts of chunks."""
 
     number: int
@@ -90,7 +90,7 @@ def _items(
     classes: Sequence[ChunkClass],
     ends: Sequence[tuple[int, tuple[int, ...]]],
     lanes: Lanes,
-) -> list[_Item]:
+) -> list[_MulticastPiece]:
     """Pieces, each at most a small part of what crosses; those of all classes of a rank side by side, sums first."""
     crossing = sum(
         each.size_bytes * len({topology.node_of[want] for want in wants} - {topology.node_of[source]})
@@ -104,7 +104,7 @@ def _items(
     ]
     cuts.sort(key=lambda cut: (not cut[0].is_sum, cut[2] / cut[4]))
     return [
-        _Item(number, source, wants, parts, sum(size for *_, size in parts), each.is_sum)
+        _MulticastPiece(number, source, wants, parts, sum(size for *_, size in parts), each.is_sum)
         for number, (each, (source, wants), _, parts, _) in enumerate(cuts)
     ]
 
@@ -112,7 +112,7 @@ def _items(
 class _Multicast:
     """One plan in the making: forwards, whatever will be turned around."""
 
-    def __init__(self, topology: Topology, demand: DataDemand, lanes: Lanes, items: Sequence[_Item]) -> None:
+    def __init__(self, topology: Topology, demand: DataDemand, lanes: Lanes, items: Sequence[_MulticastPiece]) -> None:
         self._topology, self._demand, self._lanes, self._items = topology, demand, lanes, items
         self._messages: list[PlannedMessage] = []
         self._is_whole = True

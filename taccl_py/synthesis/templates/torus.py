@@ -157,7 +157,7 @@ class TorusMethod:
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
+class _DimensionStep:
     """One step of a part: dimension, step of its pattern, parts that a rank holds in other dimensions, and in this one if all go."""
 
     number: int
@@ -216,12 +216,12 @@ class _Part:
             yield number, dim, step, whole, dict(done)
             done[dim] += not whole
 
-    def turns(self) -> Iterator[_Turn]:
+    def turns(self) -> Iterator[_DimensionStep]:
         """Every step with how much is sent."""
         for number, dim, step, whole, done in self._done():
             held = {other: len(self.patterns[other].holds[at][0]) for other, at in done.items()}
             others = prod(size for other, size in held.items() if other != dim)
-            yield _Turn(number, dim, step, others, held[dim] if whole else 0)
+            yield _DimensionStep(number, dim, step, others, held[dim] if whole else 0)
 
     def sent(self) -> Iterator[tuple[_Sent, list[int]]]:
         """Every message with the owners of what it carries."""

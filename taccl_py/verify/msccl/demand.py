@@ -52,14 +52,16 @@ class DemandMeaning:
                 cell = parents[cell]
             return cell
 
-        for chunk in demand.chunks:
-            for term in chunk.terms:
-                rows = [[(rank, c) for c in cells_of(rank, Buffer.INPUT, at, chunk.size_bytes)] for rank, at in term]
-                for same in zip(*rows, strict=True):
-                    for one in same[1:]:
-                        low, high = sorted((root(same[0]), root(one)))
-                        if low != high:
-                            parents[high] = low
+        def join(one: _Cell, other: _Cell) -> None:
+            low, high = sorted((root(one), root(other)))
+            if low != high:
+                parents[high] = low
+
+        for chunk, term in ((each, term) for each in demand.chunks for term in each.terms):
+            rows = [[(rank, c) for c in cells_of(rank, Buffer.INPUT, at, chunk.size_bytes)] for rank, at in term]
+            for same in zip(*rows, strict=True):
+                for one in same[1:]:
+                    join(same[0], one)
         wanted: dict[_Cell, tuple[_Cell, ...]] = {}
         for chunk in demand.chunks:
             rows = []

@@ -74,7 +74,7 @@ def fit_to_demand(plan: Plan, demand: DataDemand, findings: Findings) -> PlanFor
     unit_bytes = _find_unit(plan, demand, findings)
     if not unit_bytes or not _is_plain(plan, findings):
         return None
-    grid = _Grid(plan)
+    grid = _BufferCuts(plan)
     for group in (*_moved(plan), *_same(demand, unit_bytes)):
         grid.add(group)
     if not grid.settle():
@@ -169,7 +169,7 @@ def _same(demand: DataDemand, unit_bytes: int) -> Iterator[_Parallel]:
         yield _Parallel((*held, *wanted), chunk.size_bytes // unit_bytes)
 
 
-class _Grid:
+class _BufferCuts:
     """Where the buffers are cut."""
 
     def __init__(self, plan: Plan) -> None:
@@ -229,7 +229,7 @@ class _Grid:
         return max(0, len(self.cuts[rank, buffer]) - 1)
 
 
-def _in_cells(plan: Plan, demand: DataDemand, unit_bytes: int, grid: _Grid) -> PlanForDemand:
+def _in_cells(plan: Plan, demand: DataDemand, unit_bytes: int, grid: _BufferCuts) -> PlanForDemand:
     gpus = []
     regions = []
     for gpu, given, wanted in zip(plan.gpus, demand.input_bytes, demand.output_bytes, strict=True):
@@ -252,7 +252,7 @@ def _in_cells(plan: Plan, demand: DataDemand, unit_bytes: int, grid: _Grid) -> P
     return PlanForDemand(replace(plan, gpus=tuple(gpus)), setting, DemandMeaning.of(demand, cells_of))
 
 
-def _cut(plan: Plan, gpu: Gpu, block: PlanThreadblock, operation: Operation, grid: _Grid) -> Operation:
+def _cut(plan: Plan, gpu: Gpu, block: PlanThreadblock, operation: Operation, grid: _BufferCuts) -> Operation:
     if operation.name == "flush":
         return operation
 
