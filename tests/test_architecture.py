@@ -392,6 +392,5 @@ def test_the_top_level_has_what_a_newcomer_expects_and_nothing_else():
     }  # fmt: skip
 
 
-@pytest.mark.slow
 def test_every_name_in_the_long_tail_is_that_of_a_test(request):
     assert request.config.stash[UNKNOWN_NAMES] == []
