@@ -73,6 +73,12 @@ class Stopwatch:
         LONG_TAIL.write_text("".join(f"{name}\n" for name in sorted(names)), encoding="utf-8")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    """One process more than there are processors for slow tests: of their time they wait a fifth, for limits and other processes."""
+    return os.cpu_count() + 1 if config.option.markexpr == "slow" else None
+
+
 @pytest.fixture
 def golden(request):
     """Compare a text with the accepted one of this test."""

@@ -9,11 +9,11 @@ import pytest
 from tests.cli.running import environment, tree
 
 COMMANDS = {
-    "auto": "synth dgx1 allreduce --size 1MiB --effort quick",
+    "auto": "synth ring:4 allreduce --size 1MiB --effort quick",
     "cp": "synth dgx1 allgather --size 1MiB --engine cp --chunks 2",
     "trees": "synth dgx1 allgather --size 1MiB --engine trees",
-    "greedy": "synth dgx1 allreduce --size 1MiB --engine greedy",
-    "hierarchy": "synth ndv4 reducescatter --nodes 2 --size 16MiB --engine hierarchy",
+    "greedy": "synth hypercube:3 allreduce --size 1MiB --engine greedy",
+    "hierarchy": "synth ndv4 reducescatter --nodes 2 --size 1MiB --engine hierarchy",
     "portfolio": "synth full:4 allreduce --sizes 64KiB:1MiB --effort quick",
 }
 HANGS_S = 900

@@ -133,7 +133,7 @@ def test_what_an_engine_finds_becomes_xml_that_is_right_and_no_faster_than_possi
 
 
 @pytest.mark.slow
-@settings(slow_to_draw, max_examples=600)
+@settings(slow_to_draw, max_examples=250)
 @given(case=cases(), options=wishes())
 def test_many_first_answers_become_xml_that_is_right_and_no_faster_than_possible(case, options):
     require_all_good(greedy(case), options)
@@ -141,7 +141,7 @@ def test_many_first_answers_become_xml_that_is_right_and_no_faster_than_possible
 
 @pytest.mark.slow
 @every_engine
-@settings(slow_to_draw, max_examples=60)
+@settings(slow_to_draw, max_examples=25)
 @given(case=cases(), options=wishes())
 def test_much_of_what_an_engine_finds_becomes_xml_that_is_right_and_no_faster_than_possible(engine, case, options):
     require_all_good(searched(case, engine), options)

@@ -50,7 +50,7 @@ def test_what_leaves_the_tool_is_right_on_real_data(case, options, types, seed):
 
 
 @pytest.mark.slow
-@settings(slow_to_draw, max_examples=300)
+@settings(slow_to_draw, max_examples=150)
 @given(case=cases(), options=wishes(), types=three_types, seed=st.integers(0, 99))
 def test_much_of_what_leaves_the_tool_is_right_on_real_data(case, options, types, seed):
     check(case, options, types, seed)

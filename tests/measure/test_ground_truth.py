@@ -18,10 +18,10 @@ from tests.measure.test_profiler import felt_ports
 # What takes up to ten minutes on a busy computer is for whoever changes the profiler.
 NOT_IN_CI = pytest.mark.skipif("CI" in os.environ, reason="minutes of real time; without CI in the environment it runs")
 CASES = [
-    *(pytest.param("mpi", name, marks=LAUNCHERS[0].marks) for name in ("ndv2_pcie", "torus")),
+    pytest.param("mpi", "torus", marks=LAUNCHERS[0].marks),
     *(
         pytest.param("mpi", name, marks=[*LAUNCHERS[0].marks, NOT_IN_CI])
-        for name in ("dgx2_like", "rails", "ring", "tree")
+        for name in ("dgx2_like", "ndv2_pcie", "rails", "ring", "tree")
     ),
     pytest.param("torch", "ring", marks=LAUNCHERS[1].marks),
 ]

@@ -54,9 +54,9 @@ def test_ctrl_c_leaves_a_topology_and_a_record_to_go_on_from(tmp_path, small, la
 
 
 @pytest.mark.slow
-@every_launcher
+@pytest.mark.parametrize("launcher", LAUNCHERS[:1])
 def test_three_processes_are_profiled_into_a_machine_with_all_pairs(tmp_path, launcher):
-    """Times are this machine's, so only what holds for every machine is asserted."""
+    """Times are this machine's, so only what holds for every machine is asserted; through gloo `scripts/predict` profiles it."""
     words = ("--repeats", 2, "--record", tmp_path / "r.jsonl", "--json")
     ended = profiled(launcher, 3, *words, "-o", tmp_path / "mine.json")
     assert ended.code == 0, ended.err

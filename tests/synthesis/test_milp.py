@@ -114,7 +114,7 @@ def test_random_sketches_are_obeyed_by_valid_schedules(drawn):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("solver", ["auto", "highs", "cbc"])
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(drawn=problems(kinds=tuple(Kind), most_chunks=16) | node_problems(kinds=tuple(Kind)))
 def test_random_problems_give_valid_schedules_not_below_the_bound(solver, drawn):
     try:

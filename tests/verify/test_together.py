@@ -13,7 +13,7 @@ from taccl_py.topology.machines import formula_topology
 from taccl_py.topology.model import Link, Port, Topology
 from taccl_py.verify.together import TimedGroup, verify_together
 
-KINDS = (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE, Kind.ALLTOALL)
+KINDS = (Kind.ALLGATHER, Kind.ALLREDUCE, Kind.ALLTOALL)
 
 
 def members_of(machine, groups, kind, size_bytes=4e6):

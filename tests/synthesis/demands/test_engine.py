@@ -101,8 +101,16 @@ def cost(topology, collective, chunk_bytes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", list(Kind))
-@pytest.mark.parametrize(("topology", "chunks"), KINDS_ON, ids=lambda one: getattr(one, "name", None))
+@pytest.mark.parametrize(
+    ("topology", "chunks", "kind"),
+    [
+        (topology, chunks, kind)
+        for row, (topology, chunks) in enumerate(KINDS_ON)
+        for column, kind in enumerate(Kind)
+        if (row + column) % 2 == 0
+    ],
+    ids=lambda one: getattr(one, "name", None) if isinstance(one, Topology) else str(one),
+)
 def test_every_kind_as_a_demand_costs_the_same(kind, topology, chunks):
     ranks = topology.num_ranks
     collective = Collective(kind, ranks, chunks, ranks - 1 if kind in ROOTED else 0)
@@ -110,11 +118,7 @@ def test_every_kind_as_a_demand_costs_the_same(kind, topology, chunks):
     order = random.Random(ranks).sample(range(ranks), ranks)
     place = random.Random(chunks).sample(range(len(demand.chunks)), len(demand.chunks))
     wanted = cost(topology, collective, 5040 * 100)
-    for same in (
-        demand,
-        relabelled(demand, range(ranks), place),
-        relabelled(demand, order, place) if kind not in ROOTED else demand,
-    ):
+    for same in (demand, relabelled(demand, order if kind not in ROOTED else range(ranks), place)):
         answer = synthesize_demand(topology, same, QUICK, Events())
         assert answer.known is not None
         assert is_near(answer.synthesis.schedule.makespan_us, wanted.schedule.makespan_us, 1e-6)

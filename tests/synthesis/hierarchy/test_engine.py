@@ -70,11 +70,13 @@ def test_nodes_that_have_lost_a_rail_are_served_over_the_others(kind):
 
 
 def test_broadcast_goes_on_over_the_rails_that_are_left():
-    """By templates, rank after rank, it takes 2.15 times the bound (and on six nodes, 1 GiB, 3.5 times)."""
-    topology = degraded(load_topology("hpn:3"), Degradation(missing_ports=("node 1 nic2 *",)))
-    found = synthesize_hierarchy(Demand(topology, Kind.BROADCAST, 64.0 * MIB, root=13), OPTIONS, Events())
+    """By templates, rank after rank, it takes 1.9 times the bound (and on six nodes of eight ranks, 1 GiB, 3.5 times)."""
+    lost = Degradation(missing_ports=("node 1 nic2 *",))
+    topology = degraded(load_topology("hpn:3").subset([8 * n + rank for n in range(3) for rank in range(4)]), lost)
+    options = Options(limits=Limits(seconds=300, workers=1))
+    found = synthesize_hierarchy(Demand(topology, Kind.BROADCAST, 64.0 * MIB, root=6), options, Events())
     assert verify_schedule(found.schedule) == ()
-    assert found.gap < 0.4
+    assert found.gap < 0.25
 
 
 def test_allgather_of_two_nodes_crosses_once_and_doubles():
@@ -97,8 +99,15 @@ def test_alltoall_keeps_the_lanes_busy_from_beginning_to_end():
     assert across <= schedule.makespan_us <= 1.02 * across
 
 
-@pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.ALLREDUCE, Kind.BROADCAST])
-@pytest.mark.parametrize("size_bytes", [256 << 10, pytest.param(4 * MIB, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("size_bytes", "kind"),
+    [
+        (256 << 10, Kind.ALLGATHER),
+        (256 << 10, Kind.ALLREDUCE),
+        (256 << 10, Kind.BROADCAST),
+        pytest.param(4 * MIB, Kind.ALLREDUCE, marks=pytest.mark.slow),
+    ],
+)
 def test_middle_sizes_are_faster_than_templates_and_trees_on_two_nodes(size_bytes, kind):
     topology = load_topology("ndv4", 2)
     others = (solved(topology, kind, size_bytes, engine) for engine in (synthesize_templates, synthesize_trees))
@@ -106,9 +115,8 @@ def test_middle_sizes_are_faster_than_templates_and_trees_on_two_nodes(size_byte
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("machine", "nodes"), [("ndv4", 2), ("ndv5", 2)])
-def test_allreduce_is_at_most_an_allgather_twice(machine, nodes):
-    topology = load_topology(machine, nodes)
+def test_allreduce_is_at_most_an_allgather_twice():
+    topology = load_topology("ndv4", 2)
     allgather, allreduce = (solved(topology, kind, 16 * MIB) for kind in (Kind.ALLGATHER, Kind.ALLREDUCE))
     assert verify_schedule(allreduce) == ()
     assert allreduce.makespan_us <= 2 * allgather.makespan_us * (1 + 1e-6)

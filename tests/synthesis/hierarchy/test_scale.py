@@ -20,9 +20,8 @@ SECOND = 0.3 + 14 * INSIDE + 2.6 + 50 * ACROSS
 HANDED = 3 * 0.3 + 7 * 50 * INSIDE
 
 
-@pytest.mark.parametrize(("kind", "times"), [(Kind.ALLGATHER, 1), (Kind.ALLREDUCE, 2)])
-def test_64_nodes_are_reached_in_three_rounds(kind, times):
-    demand = Demand(formula_topology("hpn:64"), kind, float(1 << 20))
+def test_64_nodes_are_reached_in_three_rounds():
+    demand = Demand(formula_topology("hpn:64"), Kind.ALLGATHER, float(1 << 20))
     schedule = synthesize_hierarchy(demand, Options(limits=Limits(seconds=300, workers=1)), Events()).schedule
     assert verify_schedule(schedule) == ()
-    assert schedule.makespan_us <= times * (GATHERED + SECOND + HANDED) * (1 + 1e-9)
+    assert schedule.makespan_us <= (GATHERED + SECOND + HANDED) * (1 + 1e-9)

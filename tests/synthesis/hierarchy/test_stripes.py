@@ -77,17 +77,17 @@ def test_planned_times_are_those_of_the_schedule():
 
 
 @pytest.mark.parametrize(
-    ("machine", "nodes", "most_us"),
+    ("kind", "machine", "nodes", "most_us"),
     [
         # An eighth through each link inside, 128 MiB at 50 GB/s, takes 2797 us, in 64 pieces 45 more, and the first one two
         # messages more. Handed out by others in the root's node: 3337.
-        ("mi300x", 2, 2940),
+        (Kind.BROADCAST, "mi300x", 2, 2940),
+        (Kind.REDUCE, "mi300x", 2, 2940),
         # 7/8 at 200 GB/s in are 4697 us. Without the way back 5652.
-        pytest.param("hpn:4", None, 5160, marks=pytest.mark.slow),
+        pytest.param(Kind.BROADCAST, "hpn:4", None, 5160, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("kind", [Kind.BROADCAST, Kind.REDUCE])
-def test_large_buffers_go_in_stripes(machine, nodes, most_us, kind):
+def test_large_buffers_go_in_stripes(kind, machine, nodes, most_us):
     demand = Demand(load_topology(machine, nodes), kind, GIB)
     answer = load_engine("hierarchy")(demand, Options(limits=Limits(seconds=300.0)), Events())
     assert answer.schedule.makespan_us <= most_us

@@ -56,7 +56,7 @@ def test_sketches_are_kept(drawn):
 
 @pytest.mark.parametrize("kind", [Kind.BROADCAST, pytest.param(Kind.ALLREDUCE, marks=pytest.mark.slow)])
 def test_shipped_sketches_are_kept(kind):
-    found = run(Demand(load_topology("ndv2", 2), kind, 64 * MB, sketch=load_sketch("sk-1", "ndv2")))
+    found = run(Demand(load_topology("ndv2", 2), kind, 16 * MB, sketch=load_sketch("sk-1", "ndv2")))
     check(found)
 
 
@@ -82,16 +82,15 @@ def test_large_sizes_come_near_to_the_bound(topology, gap):
     assert found.gap <= gap
 
 
-@pytest.mark.parametrize("kind", [Kind.BROADCAST, Kind.REDUCE])
 @pytest.mark.parametrize(
-    ("name", "gap"),
+    ("name", "gap", "kind"),
     [
         # In 64 pieces 1.50; down trees that were rounded from a packing 1.065.
-        pytest.param("dgx1", 0.053, marks=pytest.mark.slow),
+        pytest.param("dgx1", 0.053, Kind.REDUCE, marks=pytest.mark.slow),
         # Seven trees, whose pieces do not divide a power of two; in 64 pieces 1.31.
-        ("full:8", 0.029),
+        ("full:8", 0.029, Kind.BROADCAST),
         # Down trees that were rounded from a packing, with up to eight levels, 1.075.
-        pytest.param("torus:4x4", 0.04, marks=pytest.mark.slow),
+        pytest.param("torus:4x4", 0.04, Kind.BROADCAST, marks=pytest.mark.slow),
     ],
 )
 def test_large_buffers_of_one_root_are_cut_into_many_pieces(name, gap, kind):
@@ -103,10 +102,9 @@ def test_large_buffers_of_one_root_are_cut_into_many_pieces(name, gap, kind):
 @pytest.mark.parametrize(
     ("name", "kind", "mib", "cost_us"),
     [
-        # Down trees that were rounded from a packing 163, 123, 2294, 264 and 415.
+        # Down trees that were rounded from a packing 163, 123, 264 and 415.
         ("dgx1", Kind.BROADCAST, 16, 150.1),
         pytest.param("torus:4x4", Kind.BROADCAST, 16, 112.4, marks=pytest.mark.slow),
-        pytest.param("torus:8x8", Kind.BROADCAST, 256, 1516.1, marks=pytest.mark.slow),
         pytest.param("hypercube:5", Kind.REDUCE, 16, 97.2, marks=pytest.mark.slow),
         # Its ports are shared, so its trees are rounded still; rules that hold messages back win in fine pieces.
         pytest.param("ndv4:2", Kind.BROADCAST, 64, 400.0, marks=pytest.mark.slow),
@@ -123,10 +121,8 @@ def test_trees_of_one_root_that_grow_side_by_side_are_shallow(name, kind, mib, c
     ("name", "mib", "gap"),
     [
         ("mesh:3x3", 64, 0.18),
-        # A ReduceScatter and an AllGather, one after the other, take 1.5 and 1.78 times as long as the bound.
+        # A ReduceScatter and an AllGather, one after the other, take 1.5 times as long as the bound.
         pytest.param("mesh:4x4", 64, 0.2, marks=pytest.mark.slow),
-        pytest.param("mesh:8x8", 64, 0.4, marks=pytest.mark.slow),
-        pytest.param("mesh:8x8", 1024, 0.16, marks=pytest.mark.slow),
     ],
 )
 def test_an_all_reduce_goes_through_a_hub_where_corners_have_fewer_links(name, mib, gap):

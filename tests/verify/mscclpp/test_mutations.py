@@ -198,6 +198,6 @@ def test_a_proxy_that_reads_its_own_scratch_forgets_the_half_of_it(texts_by_swit
 
 @pytest.mark.slow
 def test_what_the_verifier_lets_pass_runs_right_however_often_one_tries(texts, texts_by_switch, texts_of_features):
-    require_no_miss(texts, 1500)
-    require_no_miss(texts_of_features, 1500)
-    require_no_miss(texts_by_switch, 1500)
+    require_no_miss(texts, 700)
+    require_no_miss(texts_of_features, 700)
+    require_no_miss(texts_by_switch, 700)
