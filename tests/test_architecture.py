@@ -54,6 +54,12 @@ def trees():
     return {path: ast.parse(path.read_text(encoding="utf-8")) for path in MODULES}
 
 
+@cache
+def imports():
+    """What each module imports of others' packages and of ours."""
+    return {path: set(imported(tree)) for path, tree in trees().items()}
+
+
 def name_of(path):
     return path.relative_to(PACKAGE).as_posix()
 
@@ -153,7 +159,7 @@ def imported(tree):
 
 @pytest.mark.parametrize("package", FENCED)
 def test_packages_of_others_stay_behind_their_fence(package):
-    users = [name_of(path) for path, tree in trees().items() if package in imported(tree)]
+    users = [name_of(path) for path, names in imports().items() if package in names]
     assert users
     assert [name for name in users if not name.startswith(tuple(FENCED[package]))] == []
 
@@ -164,7 +170,7 @@ def package_name(requirement):
 
 def test_what_is_imported_is_what_is_installed_with_the_package():
     """Nothing is asked of the user that is not used, and nothing used that neither the package nor an extra asks for."""
-    used = {name for tree in trees().values() for name in imported(tree)} - sys.stdlib_module_names - {"taccl_py"}
+    used = {name for names in imports().values() for name in names} - sys.stdlib_module_names - {"taccl_py"}
     project = PROJECT["project"]
     declared = set(map(package_name, project["dependencies"]))
     extras = {name for lines in project["optional-dependencies"].values() for name in map(package_name, lines)}

@@ -155,7 +155,7 @@ def test_every_example_works(taccl, folder, path, monkeypatch, request):
             for word in shlex.split(line)[1:]
             for found in (sorted(folder.glob(word)) if "*" in word else [word])
         ]
-        if words[0] in ("synth", "replicate", "groups", "compare"):
+        if words[0] in ("synth", "reshard", "replicate", "groups", "compare"):
             words += ["--time-limit", "0.5"]
         if words[:2] == ["sketch", "suggest"]:
             words += ["--time-limit", "4"]

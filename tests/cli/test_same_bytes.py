@@ -10,7 +10,7 @@ from tests.cli.running import environment, tree
 
 COMMANDS = {
     "auto": "synth ring:4 allreduce --size 1MiB --effort quick",
-    "cp": "synth dgx1 allgather --size 1MiB --engine cp --chunks 2",
+    "cp": "synth mesh:2x3 allgather --size 1MiB --engine cp --chunks 2",
     "trees": "synth dgx1 allgather --size 1MiB --engine trees",
     "greedy": "synth hypercube:3 allreduce --size 1MiB --engine greedy",
     "hierarchy": "synth ndv4 reducescatter --nodes 2 --size 1MiB --engine hierarchy",

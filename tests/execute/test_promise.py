@@ -55,7 +55,7 @@ def test_reducescatter_gives_each_rank_its_part_of_the_sum():
 
 @pytest.mark.parametrize("operator", Operator)
 @TYPES
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(num_ranks=st.integers(2, 40), seed=st.integers(0, 9), data=st.data())
 def test_every_order_of_the_operations_gives_the_promised_bits(data_type, operator, num_ranks, seed, data):
     one = task(Kind.ALLREDUCE, num_ranks, 16, data_type=data_type, operator=operator, seed=seed)

@@ -42,7 +42,7 @@ def test_torch_computes_what_numpy_computes(data_type, operator):
     assert np.array_equal(decode(found, data_type), decode(combine(operator, data_type, one, other), data_type))
 
 
-@pytest.mark.parametrize("num_ranks", [4, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_ranks", [4, pytest.param(8, marks=pytest.mark.slow)])
 def test_every_collective_on_three_machines_at_two_sizes(tmp_path, num_ranks):
     write_samples(tmp_path, num_ranks)
     ended = under_torchrun(num_ranks, "folder", "torch", tmp_path, module="tests.execute.process_driver")

@@ -47,7 +47,6 @@ def changed(schedule, number, **fields):
         "hpn:2",
         "fattree:4",
         pytest.param("ndv2-x2", marks=pytest.mark.slow),
-        pytest.param("mi250x-x2", marks=pytest.mark.slow),
         "dgx1",
         pytest.param("dragonfly:1", marks=pytest.mark.slow),
     ],
