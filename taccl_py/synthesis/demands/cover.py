@@ -6,13 +6,15 @@ same ranks want. What a class does not need of that chunk's messages is left out
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.demand import DataDemand
 from taccl_py.schedule.for_demand import DemandSchedule
-from taccl_py.schedule.ir import Schedule
+from taccl_py.schedule.ir import Schedule, rounding_us
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.demands.classes import ChunkClass, Part
@@ -39,7 +41,8 @@ def covered(
     size = sorted(amounts.values())[len(amounts) // 2]
     whole = size * (topology.num_ranks if collective.kind in PER_RANK else 1)
     asked = Demand(topology, collective.kind, whole, collective.root)
-    yield _fitted(load_engine(_ENGINE)(asked, Options(limits=limits), Events()).schedule, demand, classes, keys)
+    options = Options(limits=replace(limits, workers=1))
+    yield _fitted(load_engine(_ENGINE)(asked, options, Events()).schedule, demand, classes, keys)
 
 
 def _least_waste(classes: Sequence[ChunkClass], ranks: int) -> tuple[Collective, list[ChunkKey]] | None:
@@ -120,14 +123,16 @@ def _needed(schedule: Schedule, numbers: Sequence[int], each: ChunkClass) -> lis
     """Messages of a chunk, in order of their starts, that a class of the demand needs."""
     links, messages = schedule.topology.links, schedule.messages
     holders = {rank for term in each.terms for rank in term}
-    # Forwards: what comes from ranks that have nothing of it is left out.
-    has = set(holders)
+    # Forwards: what comes from ranks that have nothing of it by then is left out.
+    has_us = dict.fromkeys(holders, 0.0)
     useful = []
     for number in numbers:
         link = links[messages[number].link]
-        if link.src in has and (each.is_sum or link.dst not in holders):
+        one = messages[number]
+        latest_us = one.start_us + rounding_us(one.start_us, schedule.makespan_us)
+        if has_us.get(link.src, math.inf) <= latest_us and (each.is_sum or link.dst not in holders):
             useful.append(number)
-            has.add(link.dst)
+            has_us[link.dst] = min(has_us.get(link.dst, math.inf), one.end_us)
     # Backwards: what nobody needs afterwards is left out.
     needs = set(each.wants)
     found = []

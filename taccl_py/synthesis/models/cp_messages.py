@@ -21,6 +21,10 @@ from typing import Any
 from taccl_py.solvers.cp_sat import Status, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
 from taccl_py.units import BYTES_PER_MB
+from taccl_py.work import count_work
+
+# Links that are priced in the time in which a literal of the model is made.
+_BUILDING = 4
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,7 @@ class _MessageVariables:
 
 @dataclass(frozen=True)
 class MessageTask:
-    """What moves where, and a plan to begin with.
+    """Pieces, the machine, and a plan to begin with.
 
     Attributes
     ----------
@@ -192,6 +196,7 @@ class _MessageModel:
             self._copied(number, piece)
         self._messages_carry_something()
         self._resources_serve_one_at_a_time()
+        count_work("priced", _BUILDING * (len(self.v.y) + len(self.v.g)))
         self.model.minimize(self.v.makespan)
         self._hint()
 
