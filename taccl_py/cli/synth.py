@@ -98,7 +98,7 @@ _V100 = "v100"
     "--engine",
     type=click.Choice(list(ENGINE_NAMES)),
     default=None,
-    help="Search method; default auto (a race of those that can win), and milp with --sketch or --solver.",
+    help="Search method; default auto (a race of those that can win), and milp with --sketch or --solver. Of demands auto or cp.",
 )
 @click.option(
     "--solver",
