@@ -1,5 +1,6 @@
 """``--scheduler``: a Dask cluster does the work, and what comes out is the same."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -14,7 +15,10 @@ from taccl_py.synthesis.matching import attempts
 from tests.cli.running import environment, tree
 from tests.cli.test_sweep import SUITE
 
-pytest.importorskip("distributed")
+# Importing it would take every process that collects tests a while.
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("distributed") is None, reason="dask is not installed; pip install '.[dask]'"
+)
 # Dask's scheduler and workers as users start them, in processes of their own.
 DASK = (sys.executable, "-m", "distributed.cli.dask_{}")
 
