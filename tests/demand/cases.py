@@ -7,7 +7,11 @@ from hypothesis import strategies as st
 
 from taccl_py.demand import ChunkPlace, DataDemand
 from taccl_py.demand.files import read_demand
+from taccl_py.solvers.limits import Limits
 from taccl_py.topology.model import Link, Port, Topology
+
+# For tests of what is done with a schedule, where any one will do.
+QUICK = Limits(seconds=0.1, by_work=True)
 
 
 def full(ranks, alpha=0.5, beta=20.0):

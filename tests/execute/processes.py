@@ -18,7 +18,7 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.demands import solve_demand
 from taccl_py.synthesis.engine import Events, Options
 from tests.cli.running import Ended, environment
-from tests.demand.cases import MIXED, demand_of, full
+from tests.demand.cases import MIXED, QUICK, demand_of, full
 from tests.patience import HANGS_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +55,7 @@ def write(folder, file, name="test.xml"):
 
 def write_demand(folder, *, leave_out=0):
     """Write the schedule of a demand, without its first messages, and return its path."""
-    schedule = solve_demand(full(4), demand_of(4, MIXED, "float32"), Limits(seed=0)).schedule
+    schedule = solve_demand(full(4), demand_of(4, MIXED, "float32"), QUICK).schedule
     schedule = replace(schedule, messages=schedule.messages[leave_out:])
     path = folder / "schedule.json"
     path.write_text(write_demand_schedule(schedule), encoding="utf-8")

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from taccl_py.execute.demand import RunnableDemand, draw_inputs, run_demand
 from taccl_py.execute.demand_processes import run_demand_among
 from taccl_py.schedule.demand_files import write_demand_schedule
-from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.demands import solve_demand
-from tests.demand.cases import MIXED, demand_of, demands, full, ring, switch
+from tests.demand.cases import MIXED, QUICK, demand_of, demands, full, ring, switch
 
 
 class Post:
@@ -57,7 +56,7 @@ def among_threads(runnable, seed=0):
 
 
 def runnable_of(demand, machine):
-    schedule = solve_demand(machine, demand, Limits(seed=0)).schedule
+    schedule = solve_demand(machine, demand, QUICK).schedule
     return RunnableDemand.read(write_demand_schedule(schedule), "schedule.json")
 
 

@@ -9,15 +9,14 @@ from hypothesis import strategies as st
 from taccl_py.errors import LoweringError
 from taccl_py.execute.demand import compare_outputs, draw_inputs
 from taccl_py.lowering.mscclpp.demand import lower_demand_plan
-from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.demands import solve_demand
 from taccl_py.verify.mscclpp import verify_plan
-from tests.demand.cases import MIXED, demand_of, demands, full, hosts, ring, scaled, stragglar, switch
+from tests.demand.cases import MIXED, QUICK, demand_of, demands, full, hosts, ring, scaled, stragglar, switch
 from tests.lowering.mscclpp.on_data import PlanOnData
 
 
 def schedule_of(demand, machine):
-    return solve_demand(machine, demand, Limits(seed=0)).schedule
+    return solve_demand(machine, demand, QUICK).schedule
 
 
 @settings(max_examples=12, deadline=None)

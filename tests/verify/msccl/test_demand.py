@@ -7,13 +7,12 @@ import pytest
 from taccl_py.lowering.demand_xml import lower_demand_program
 from taccl_py.lowering.msccl_xml import emit_xml
 from taccl_py.runtimes import EXECUTOR, LEGACY
-from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.demands import solve_demand
 from taccl_py.verify.msccl import verify_program
-from tests.demand.cases import MIXED, demand_of, full
+from tests.demand.cases import MIXED, QUICK, demand_of, full
 
 DEMAND = demand_of(4, MIXED)
-TEXT = emit_xml(lower_demand_program(solve_demand(full(4), DEMAND, Limits(seed=0)).schedule, LEGACY), LEGACY)
+TEXT = emit_xml(lower_demand_program(solve_demand(full(4), DEMAND, QUICK).schedule, LEGACY), LEGACY)
 STEPS = [found.span() for found in re.finditer(r"<step [^>]*/>", TEXT)]
 
 

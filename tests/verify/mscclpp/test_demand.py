@@ -6,10 +6,9 @@ import json
 import pytest
 
 from taccl_py.lowering.mscclpp.demand import lower_demand_plan
-from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.demands import solve_demand
 from taccl_py.verify.mscclpp import verify_plan
-from tests.demand.cases import MIXED, demand_of, full, hosts, scaled
+from tests.demand.cases import MIXED, QUICK, demand_of, full, hosts, scaled
 
 NEAR = demand_of(4, MIXED)
 FAR = scaled(
@@ -23,7 +22,7 @@ FAR = scaled(
 
 
 def plan_of(demand, machine):
-    return json.loads(lower_demand_plan(solve_demand(machine, demand, Limits(seed=0)).schedule).text)
+    return json.loads(lower_demand_plan(solve_demand(machine, demand, QUICK).schedule).text)
 
 
 CASES = {"near": (NEAR, plan_of(NEAR, full(4))), "far": (FAR, plan_of(FAR, hosts(2)))}
