@@ -221,7 +221,7 @@ def test_the_schedule_of_a_demand_runs_among_processes(tmp_path):
     name = write_demand(tmp_path)
     ended = under_mpi(4, "run", name, "--with", "mpi", "--json")
     assert ended.code == 0, ended.err
-    assert (ended.json["demand"], ended.json["num_wrong"]) == ("demand", 0)
+    assert (ended.json["demand"], ended.json["num_wrong"]) == ("my", 0)
 
 
 @pytest.mark.slow

@@ -85,7 +85,9 @@ def _candidates(classes: Sequence[ChunkClass], ranks: int) -> Iterator[Collectiv
 
 def _covering(each: ChunkClass, keys: Sequence[ChunkKey]) -> ChunkKey | None:
     """Chunk of a collective that covers a class: the one that the fewest ranks want."""
-    found = [key for key in keys if set(each.wants) <= {*key[1], *each.terms[0]} and _is_held(each, key)]
+    # Who holds a chunk needs no message; who adds to a sum has not got it yet.
+    there = () if each.is_sum else each.terms[0]
+    found = [key for key in keys if set(each.wants) <= {*key[1], *there} and _is_held(each, key)]
     return min(found, key=lambda key: len(key[1]), default=None)
 
 

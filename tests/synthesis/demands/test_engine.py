@@ -59,6 +59,12 @@ def test_a_sum_of_some_ranks_goes_to_another():
     assert is_near(found.schedule.makespan_us, 1.00004)
 
 
+def test_ranks_that_add_to_a_sum_have_not_got_it_yet():
+    """Two of three ranks exchange their parts: a message each way, where a Reduce to one of them would leave the other without."""
+    found = solve(full(3, alpha=1.0, beta=10.0), demand_of(3, [{"bytes": 4, "adds": [0, 1], "wants": [0, 1]}]))
+    assert is_near(found.schedule.makespan_us, 1.00004)
+
+
 def test_a_rank_that_cannot_be_reached_is_named():
     line = full(3)
     apart = Topology("apart", "", (0, 0, 0), (), tuple(link for link in line.links if 2 not in (link.src, link.dst)))
