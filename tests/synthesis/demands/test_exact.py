@@ -91,18 +91,24 @@ ALONE = [kind for kind in Kind if kind is not Kind.ALLREDUCE]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ALONE)
-@pytest.mark.parametrize("machine", [switch(4, 0.5, 20.0), ring(4), full(5)], ids=lambda one: one.name)
-def test_the_model_finds_what_a_kinds_engines_find(kind, machine):
+@pytest.mark.parametrize(
+    ("machine", "kind"),
+    [
+        *((switch(4, 0.5, 20.0), kind) for kind in ALONE),
+        *((ring(4), kind) for kind in ALONE[::2]),
+        *((full(5), kind) for kind in ALONE[1::2]),
+    ],
+    ids=lambda one: str(one) if isinstance(one, Kind) else one.name,
+)
+def test_the_model_finds_what_a_kinds_engines_find(machine, kind):
     """Without being turned back into a kind; an AllReduce's exchanges are not in the model."""
     ranks = machine.num_ranks
     demand = of_collective(Collective(kind, ranks, 1, 1 if kind in ROOTED else 0), 1 * KB, "float32")
     order = random.Random(1).sample(range(len(demand.chunks)), len(demand.chunks))
     kinds = synthesize_demand(machine, demand, ENOUGH, Events())
     assert kinds.known is not None
-    for same in (demand, relabelled(demand, range(ranks), order)):
-        alone = solve(machine, same, ENOUGH, CP)
-        assert alone.schedule.makespan_us <= kinds.time_us * 1.02
+    alone = solve(machine, relabelled(demand, range(ranks), order), ENOUGH, CP)
+    assert alone.schedule.makespan_us <= kinds.time_us * 1.02
 
 
 # What is nearly a kind
