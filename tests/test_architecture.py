@@ -231,6 +231,7 @@ NO_TUNING = {
     "matching/flood.py": {"_BITS": "bits of a word"},
     "matching/owners.py": {"_TURN": "the order of messages that are equally urgent"},
     "matching/timetable.py": {"_SOON": "a tolerance", "_NOBODY": "stands for none"},
+    "models/cp_messages.py": {"_BUILDING": "a rate of counted work"},
     "pareto.py": {"_NO_LIMIT": "stands for none"},
     "restrict.py": {"UNREACHED": "stands for none"},
     "routes.py": {"FAR": "stands for none"},

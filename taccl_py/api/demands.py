@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from taccl_py.api.arguments import names_arguments
-from taccl_py.api.policy import DEMAND_LIMIT_S, budget
+from taccl_py.api.policy import AUTO, DEMAND_ENGINES, DEMAND_LIMIT_S, budget
 from taccl_py.demand import DataDemand, dtype_named
 from taccl_py.demand.files import read_demand, read_demand_value
 from taccl_py.demand.formula import by_counts, dtype_of, read_rows_of
@@ -166,10 +166,11 @@ def _parsed(parse: Callable[[str], _T], word: str, field: str) -> _T:
 
 
 @names_arguments
-def synthesize_demand(
+def synthesize_demand(  # noqa: PLR0913 - keywords with defaults, as the command's options
     machine: Topology | str,
     demand: DataDemand | Resharding,
     *,
+    engine: str = AUTO,
     effort: str | None = None,
     time_limit: float | None = None,
     seed: int = 0,
@@ -184,6 +185,8 @@ def synthesize_demand(
         The machine, or what `load_machine` takes; it has as many ranks as the demand.
     demand
         What must move, of `load_demand` or `reshard_demand`.
+    engine
+        ``auto``, or ``cp``: CP-SAT's model alone, which small demands can be given to.
     effort
         ``quick``, ``normal`` or ``thorough``: an amount of work; normal takes about 4 seconds at most.
     time_limit
@@ -216,6 +219,8 @@ def synthesize_demand(
             f"found {type(demand).__name__}, what load_demand or reshard_demand made is needed",
             path="arguments", field="demand",
         )  # fmt: skip
+    if engine not in DEMAND_ENGINES:
+        raise InputError(f"found {engine!r}, use one of: {', '.join(DEMAND_ENGINES)}", path="arguments", field="engine")
     limits = Limits(seed=seed, stop=stop or threading.Event())
     limits = budget(limits, DEMAND_LIMIT_S, effort=effort, time_limit=time_limit)
-    return search(load_machine(machine).topology, demand, limits, events or Events())
+    return search(load_machine(machine).topology, demand, limits, events or Events(), engine)

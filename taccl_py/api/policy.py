@@ -20,6 +20,8 @@ RACE_LIMIT_S, ENGINE_LIMIT_S, RANGE_LIMIT_S = 20.0, 7.0, 60.0
 LIMIT_RANKS, RANGE_LIMIT_RANKS, MOST_LIMIT_S = 64, 16, 600.0
 # Seconds of the search for a demand.
 DEMAND_LIMIT_S = 4.0
+# Engines of demands.
+DEMAND_ENGINES = (AUTO, "cp")
 # Seconds of the search of a comparison.
 COMPARE_LIMIT_S = 100.0
 # Parts of a default budget that efforts are.

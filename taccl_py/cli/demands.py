@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
-from taccl_py.api.policy import DEMAND_LIMIT_S, budget
+from taccl_py.api.policy import AUTO, DEMAND_ENGINES, DEMAND_LIMIT_S, budget
 from taccl_py.cli.asked import FORMULA_OPTIONS, make_asked_demand, refuse_others
 from taccl_py.cli.options import (
     OUTPUT,
@@ -38,13 +38,18 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _MACHINE = ("topology", "collective", "nodes", "ranks", "missing", "slow", "missing_ports", "slow_ports", "as_json")
 _FORMULA = (*FORMULA_OPTIONS, "size", "seed")
-_SYNTH = (*_MACHINE, *_FORMULA, "effort", "time_limit", "output", "progress", "only_schedule")
+_SYNTH = (*_MACHINE, *_FORMULA, "engine", "effort", "time_limit", "output", "progress", "only_schedule")
 
 
 def synth_demand(values: dict[str, Any], output: Path | None, *, as_json: bool) -> None:
     """Synthesize for a demand, and write its files."""
     asked = values["collective"]
     refuse_others(_degradations(_SYNTH), str(asked.variable or asked.file))
+    if values["engine"] is not None and values["engine"] not in DEMAND_ENGINES:
+        raise InputError(
+            f"found {values['engine']!r}, which is for the eight collectives; a demand's engines are {' and '.join(DEMAND_ENGINES)}",
+            path="command line", field="--engine",
+        )  # fmt: skip
     _require_output(output)
     topology = _machine(values)
     _search(topology, make_asked_demand(values, topology.num_ranks), values, output, as_json=as_json)
@@ -79,6 +84,12 @@ def bound_demand(values: dict[str, Any], *, as_json: bool) -> None:
     "--nodes", type=click.IntRange(1), default=None, help="Number of nodes of a shipped or node-form topology."
 )
 @click.option("--ranks", type=RANKS, default=None, help="Process group, for example 0-7 or 0,2,4-6.")
+@click.option(
+    "--engine",
+    type=click.Choice(DEMAND_ENGINES),
+    default=None,
+    help="auto (every planner), or cp: CP-SAT's model alone, for small demands.",
+)
 @budget_options(f"{DEMAND_LIMIT_S:g} s")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
 @click.option(
@@ -253,7 +264,7 @@ def _search(
         Limits(seed=values["seed"], stop=stop), DEMAND_LIMIT_S, effort=values["effort"], time_limit=values["time_limit"]
     )
     with watched(stop, values.get("progress")) as events:
-        answer = synthesize_demand(topology, demand, limits, events)
+        answer = synthesize_demand(topology, demand, limits, events, values["engine"] or AUTO)
     facts = demand_record(answer)
     texts: dict[Path, str] = {}
     programs: list[dict[str, Any]] = []
@@ -268,7 +279,7 @@ def _search(
                     [{"low": list(box.low), "high": list(box.high)} for box in resharding.boxes]
                 )
             if not values.get("only_schedule"):
-                programs = _programs(answer.synthesis.schedule, demand, output, texts)
+                programs = lower_for_all(answer.synthesis.schedule, demand, output, texts)
             facts["programs"] = programs
             names = [*(path.name for path in texts), "summary.json"]
             texts[output / "summary.json"] = canonical_json({"format": SUMMARY_FORMAT, **facts, "files": names})
@@ -285,15 +296,30 @@ def _search(
             click.echo(f"note: no {program['file']}: {program['refused']}", err=True)
 
 
-def _programs(
-    schedule: DemandSchedule, demand: DataDemand, output: Path, texts: dict[Path, str]
+def lower_for_all(
+    schedule: DemandSchedule, demand: DataDemand, output: Path, texts: dict[Path, str], prefix: str = ""
 ) -> list[dict[str, Any]]:
-    """Lower for every runtime that takes demands; what it cannot do is told, and the schedule is there in any case."""
+    """Lower for every runtime that takes demands, and record it; what one cannot do is told, and the schedule is there in any case.
+
+    Parameters
+    ----------
+    schedule, demand
+        The schedule, and the demand with which its programs are verified.
+    output, texts
+        Directory, and texts of its files, to which those of programs are added.
+    prefix
+        Of the files' names.
+    """
     from taccl_py.pipeline.demand_programs import DEMAND_TARGETS
 
     found = []
     for target in DEMAND_TARGETS:
-        record: dict[str, Any] = {"runtime": target.runtime, "file": target.file, "unit_bytes": None, "refused": None}
+        record: dict[str, Any] = {
+            "runtime": target.runtime,
+            "file": prefix + target.file,
+            "unit_bytes": None,
+            "refused": None,
+        }
         found.append(record)
         if len(schedule.messages) > target.most_messages:
             record["refused"] = (
@@ -305,6 +331,6 @@ def _programs(
         except LoweringError as error:
             record["refused"] = str(error)
         else:
-            texts[output / target.file] = made.text
+            texts[output / f"{prefix}{target.file}"] = made.text
             record["unit_bytes"] = made.unit_bytes
     return found

@@ -16,6 +16,7 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.demands import (
+    AUTO,
     DemandSynthesis,
     KnownDemand,
     as_demand_schedule,
@@ -26,8 +27,6 @@ from taccl_py.synthesis.demands import (
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof
 from taccl_py.topology.model import Topology
 from taccl_py.verify.demand import verify_demand_schedule
-
-_ENGINE = "auto"
 
 
 @dataclass(frozen=True)
@@ -90,14 +89,25 @@ def require_machine(topology: Topology, demand: DataDemand) -> None:
         )  # fmt: skip
     if topology.num_ranks != demand.num_ranks:
         raise InputError(
-            f"{topology.name} has {topology.num_ranks} ranks, and the demand {demand.name} is for {demand.num_ranks}; choose the machine's "
+            f"{topology.name} has {topology.num_ranks} ranks, and the {demand.title} is for {demand.num_ranks}; choose the machine's "
             "size, or --ranks",
             path="command line", field="TOPOLOGY",
         )  # fmt: skip
 
 
-def synthesize_demand(topology: Topology, demand: DataDemand, limits: Limits, events: Events) -> DemandAnswer:
+def synthesize_demand(
+    topology: Topology, demand: DataDemand, limits: Limits, events: Events, engine: str = AUTO
+) -> DemandAnswer:
     """Find and verify a schedule for a demand.
+
+    Parameters
+    ----------
+    topology, demand
+        The machine and what must move on it.
+    limits, events
+        When to stop, and who is told of progress.
+    engine
+        ``auto`` or ``cp``; only ``auto`` gives a collective to its own engines.
 
     Raises
     ------
@@ -105,9 +115,9 @@ def synthesize_demand(topology: Topology, demand: DataDemand, limits: Limits, ev
         Input and synthesis errors; InvalidArtifact if the verifier rejects what an engine made.
     """
     require_machine(topology, demand)
-    known = recognized(demand)
+    known = recognized(demand) if engine == AUTO else None
     if known is None:
-        synthesis = solve_demand(topology, demand, limits, events)
+        synthesis = solve_demand(topology, demand, limits, events, engine)
     else:
         synthesis = _as_collective(topology, demand, known, limits, events)
     violations = verify_demand_schedule(synthesis.schedule, demand)
@@ -122,12 +132,12 @@ def _as_collective(
 ) -> DemandSynthesis:
     """Answer of the engines of a collective."""
     asked = Demand(topology, known.kind, known.size_bytes, known.root)
-    found = load_engine(_ENGINE)(asked, Options(limits=limits), events)
+    found = load_engine(AUTO)(asked, Options(limits=limits), events)
     schedule: DemandSchedule = as_demand_schedule(found.schedule, demand)
     origin = found.schedule.origin
     proof = Proof.of(schedule.makespan_us, found.bound)
     own = Origin(
-        _ENGINE, found.solver, "", limits.seed, str(proof), found.bound.time_us, found.bound.reason,
+        AUTO, found.solver, "", limits.seed, str(proof), found.bound.time_us, found.bound.reason,
         found_by=origin.found_by if origin is not None else "",
     )  # fmt: skip
     return DemandSynthesis(schedule.with_origin(own), found.bound, proof)

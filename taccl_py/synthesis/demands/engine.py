@@ -1,7 +1,9 @@
 """The engine for demands: several planners, each under several orders, and the best of all.
 
-Planners are trees with different numbers of pieces and weights of length (`taccl_py.synthesis.demands.trees`), and for what goes from one rank to
-one other the balance of a node's lanes (`taccl_py.synthesis.demands.balance`), and where all want the same flooding (`taccl_py.synthesis.demands.flood`). All of it is deterministic; time only decides how many are tried.
+Planners are trees with different numbers of pieces and weights of length (`taccl_py.synthesis.demands.trees`), for what goes from one rank to
+one other the balance of a node's lanes (`taccl_py.synthesis.demands.balance`), where all want the same flooding (`taccl_py.synthesis.demands.flood`),
+and on few ranks the schedule of a collective that is nearly the demand (`taccl_py.synthesis.demands.cover`). Small demands are then solved by CP-SAT
+(`taccl_py.synthesis.demands.exact`). All of it is deterministic; the budget only decides how much is tried.
 """
 
 from __future__ import annotations
@@ -9,8 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from taccl_py.demand import DataDemand
+from taccl_py.errors import InputError
 from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Origin
 from taccl_py.solvers.limits import Limits
@@ -18,7 +22,10 @@ from taccl_py.synthesis.bounds.bound import Bound
 from taccl_py.synthesis.demands.balance import balanced_plans
 from taccl_py.synthesis.demands.bound import bound_of_demand
 from taccl_py.synthesis.demands.classes import ChunkClass, classes_of
+from taccl_py.synthesis.demands.cover import covered
+from taccl_py.synthesis.demands.exact import exact_schedules, fits_exactly
 from taccl_py.synthesis.demands.flood import can_flood, flooded
+from taccl_py.synthesis.demands.mirror import mirrored_classes, run_backwards
 from taccl_py.synthesis.demands.multicast import multicast_plans
 from taccl_py.synthesis.demands.params import PARAMS
 from taccl_py.synthesis.demands.plan import RoutedPiece, bundled, plan_of
@@ -28,6 +35,8 @@ from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB, relative_gap
 
 _ENGINE = "demands"
+# Engines that a demand can be given to: every planner, or CP-SAT's model.
+AUTO, CP = "auto", "cp"
 
 
 @dataclass(frozen=True)
@@ -49,9 +58,13 @@ class DemandSynthesis:
     proof: Proof
 
     @staticmethod
-    def of(schedule: DemandSchedule, bound: Bound, found_by: str, seed: int) -> DemandSynthesis:
-        """Answer with its provenance."""
+    def of(
+        schedule: DemandSchedule, bound: Bound, found_by: str, seed: int, *, is_proved: bool = False
+    ) -> DemandSynthesis:
+        """Answer with its provenance; one that is proved is the fastest with its pieces, on a solver's grid of times."""
         proof = Proof.of(schedule.makespan_us, bound)
+        if is_proved and proof is Proof.FEASIBLE:
+            proof = Proof.IN_CLASS
         origin = Origin(_ENGINE, "none", "", seed, str(proof), bound.time_us, bound.reason, found_by=found_by)
         return DemandSynthesis(schedule.with_origin(origin), bound, proof)
 
@@ -62,7 +75,7 @@ class DemandSynthesis:
 
 
 def solve_demand(
-    topology: Topology, demand: DataDemand, limits: Limits, events: Events | None = None
+    topology: Topology, demand: DataDemand, limits: Limits, events: Events | None = None, engine: str = AUTO
 ) -> DemandSynthesis:
     """Schedule for a demand.
 
@@ -74,37 +87,112 @@ def solve_demand(
         When to stop.
     events
         Told of progress.
+    engine
+        ``auto`` or ``cp``: all planners, or CP-SAT's model after those that share its pieces.
 
     Raises
     ------
     Infeasible
         If some rank cannot be reached.
+    InputError
+        If CP-SAT is asked for, and there is too much to move for it.
     """
     events = events or Events()
+    classes = classes_of(demand)
+    if engine == CP and not fits_exactly(topology, classes, 1):
+        raise InputError(
+            f"engine cp weighs every piece on every link, and {len(classes)} sorts of chunks on {len(topology.links)} links are more than "
+            f"{PARAMS.most_literals} pairs; use --engine {AUTO}",
+            path="command line", field="--engine",
+        )  # fmt: skip
     events.stage("bound")
     bound = bound_of_demand(topology, demand)
     events.bound(bound.time_us)
     events.stage("search")
-    over = limits.countdown()
-    best: DemandSchedule | None = None
-    finder = "copies"
-    for name, family in _families(topology, demand, bound):
-        last_us = math.inf
-        for schedule in family:
-            if schedule.makespan_us >= last_us * (1 - PARAMS.least_step):
-                break
-            last_us = schedule.makespan_us
-            if best is None or last_us < best.makespan_us * (1 - PARAMS.least_step):
-                best, finder = schedule, name
-                events.incumbent(last_us)
-            if over():
-                break
-        if best is not None and (over() or best.makespan_us <= bound.time_us * (1 + PARAMS.enough_gap)):
-            break
-    return DemandSynthesis.of(best or DemandSchedule(topology, demand, ()), bound, finder, limits.seed)
+    search = _DemandSearch(topology, demand, bound, limits, events)
+    families = _families(topology, demand, bound, limits) if engine == AUTO else _beginnings(topology, demand, bound)
+    search.plan(families)
+    if classes and not search.ended:
+        search.solve(classes)
+    if search.best is None:
+        return DemandSynthesis.of(DemandSchedule(topology, demand, ()), bound, "copies", limits.seed)
+    return DemandSynthesis.of(search.best, bound, search.finder, limits.seed, is_proved=search.is_proved)
 
 
-def _families(topology: Topology, demand: DataDemand, bound: Bound) -> Iterator[tuple[str, Iterator[DemandSchedule]]]:
+class _DemandSearch:
+    """The best schedule so far, and who found it."""
+
+    def __init__(self, topology: Topology, demand: DataDemand, bound: Bound, limits: Limits, events: Events) -> None:
+        self._topology, self._demand, self._bound, self._limits, self._events = topology, demand, bound, limits, events
+        self._deadline, self._over = limits.deadline(), limits.countdown()
+        self._seen: list[DemandSchedule] = []
+        self.best: DemandSchedule | None = None
+        self.finder = ""
+        self.is_proved = False
+
+    @property
+    def ended(self) -> bool:
+        """True if time is over, or nothing much better exists."""
+        return self.best is not None and (
+            self._over() or self.best.makespan_us <= self._bound.time_us * (1 + PARAMS.enough_gap)
+        )
+
+    def plan(self, families: Iterator[tuple[str, Iterator[DemandSchedule]]]) -> None:
+        """Try families of schedules; one that gains nothing ends its family."""
+        for name, family in families:
+            last_us = math.inf
+            for schedule in family:
+                self._seen.append(schedule)
+                if schedule.makespan_us >= last_us * (1 - PARAMS.least_step):
+                    break
+                last_us = schedule.makespan_us
+                self._offer(schedule, name)
+                if self._over():
+                    break
+            if self.ended:
+                return
+
+    def solve(self, classes: Sequence[ChunkClass]) -> None:
+        """Solve CP-SAT's model, where it is small enough, with more and more pieces."""
+        for place, count in enumerate(PARAMS.exact_pieces):
+            if self.ended or not fits_exactly(self._topology, classes, count):
+                return
+            limits = self._limits.within(self._deadline.left / (len(PARAMS.exact_pieces) - place))
+            steps = exact_schedules(self._topology, self._demand, classes, count, self._seen, self._bound, limits)
+            for step in steps:
+                if self._offer(step.schedule, CP):
+                    self.is_proved = False
+                if step.is_proved and self.best is step.schedule:
+                    self.is_proved = True
+
+    def _offer(self, schedule: DemandSchedule, name: str) -> bool:
+        if self.best is not None and schedule.makespan_us >= self.best.makespan_us * (1 - PARAMS.least_step):
+            return False
+        self.best, self.finder = schedule, name
+        self._events.incumbent(schedule.makespan_us)
+        return True
+
+
+def _beginnings(topology: Topology, demand: DataDemand, bound: Bound) -> Iterator[tuple[str, Iterator[DemandSchedule]]]:
+    """Schedules with the pieces of CP-SAT's model, in which it begins."""
+    classes = classes_of(demand)
+    if not classes:
+        return
+    yield "direct", _direct(topology, demand, classes)
+    for count in PARAMS.exact_pieces:
+        if not fits_exactly(topology, classes, count):
+            return
+        for shortness in PARAMS.shortness:
+            counts = (count,) * len(classes)
+            yield "trees", islice(_of_trees(topology, demand, classes, counts, bound.time_us, shortness), 1)
+        if can_flood(classes):
+            schedule = flooded(topology, demand, classes, count)
+            yield "flood", iter([schedule] if schedule is not None else [])
+
+
+def _families(
+    topology: Topology, demand: DataDemand, bound: Bound, limits: Limits
+) -> Iterator[tuple[str, Iterator[DemandSchedule]]]:
     """Families of schedules with the names of their planners, the likeliest first; one that gains nothing ends its family."""
     classes = classes_of(demand)
     if not classes:
@@ -115,6 +203,12 @@ def _families(topology: Topology, demand: DataDemand, bound: Bound) -> Iterator[
     yield "direct", _direct(topology, demand, classes)
     if can_flood(classes):
         yield "flood", _of_floods(topology, demand, classes)
+    mirrored = mirrored_classes(classes)
+    if mirrored is not None and can_flood(mirrored):
+        floods = _of_floods(topology.reversed(), demand, mirrored)
+        yield "flood", (run_backwards(topology, found) for found in floods)
+    if topology.num_ranks <= PARAMS.most_covered:
+        yield "covered", covered(topology, demand, classes, limits.within(limits.seconds * PARAMS.covering))
     if len(classes) * len(topology.links) > PARAMS.most_looks and _is_direct(topology, classes):
         return
     slowest_us = max(topology.resource_cost[r][1] for links in topology.resources_of for r in links)

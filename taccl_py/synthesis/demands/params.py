@@ -49,6 +49,30 @@ class Params:
         Ranks or nodes of which all unions are cuts. Guess.
     most_unions
         Classes of chunks times such unions. Guess.
+    most_waste
+        Bytes that a covering collective moves, as times those that are wanted, up to which it is tried. Guess.
+    most_covered
+        Ranks up to which it is tried. Guess.
+    covering
+        Part of the budget for it. Guess.
+    most_literals
+        Pieces times links up to which messages are one model of CP-SAT. Guess.
+    exact_pieces
+        Pieces of each class in that model, one after the other. Guess.
+    whole_work
+        Deterministic time of CP-SAT on the whole model. Guess.
+    part_work
+        The same with a few pieces free. Guess.
+    time_units
+        Units of time up to the time of the best schedule. Guess.
+    more_messages
+        Messages that each link may have beyond those of the best schedule. Guess.
+    fewest_free, most_free
+        Pieces that are free at a time. Guess.
+    patience
+        Attempts without gain after which one piece more is free. Guess.
+    most_failures
+        Attempts without gain after which the search ends. Guess.
     """
 
     power: float = 6.0
@@ -70,6 +94,19 @@ class Params:
     enough_messages: int = 20_000
     most_groups: int = 10
     most_unions: int = 4_000_000
+    most_waste: float = 1.5
+    most_covered: int = 16
+    covering: float = 0.5
+    most_literals: int = 4000
+    exact_pieces: tuple[int, ...] = (1, 2, 4)
+    whole_work: float = 0.3
+    part_work: float = 0.03
+    time_units: int = 20_000
+    more_messages: int = 1
+    fewest_free: int = 4
+    most_free: int = 12
+    patience: int = 4
+    most_failures: int = 40
 
 
 PARAMS = Params()

@@ -19,9 +19,9 @@ from taccl_py.schedule.timing import time_untimed
 from taccl_py.synthesis.demands.classes import ChunkClass, Part, classes_of, settled
 
 # Holders of each term, and who wants it and lacks it.
-_Key = tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]
+ChunkKey = tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]
 # Kinds whose size is that of all ranks' shards.
-_PER_RANK = frozenset({Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLTOALL, Kind.GATHER, Kind.SCATTER})
+PER_RANK = frozenset({Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLTOALL, Kind.GATHER, Kind.SCATTER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ def recognized(demand: DataDemand) -> KnownDemand | None:
         return None
     for kind, root in _candidates(classes, demand.num_ranks):
         collective = Collective(kind, demand.num_ranks, 1, root)
-        if {key for key in _keys_by_chunk(collective) if key is not None} == keys:
-            return KnownDemand(kind, root, size * (demand.num_ranks if kind in _PER_RANK else 1))
+        if {key for key in keys_by_chunk(collective) if key is not None} == keys:
+            return KnownDemand(kind, root, size * (demand.num_ranks if kind in PER_RANK else 1))
     return None
 
 
@@ -83,7 +83,7 @@ def as_demand_schedule(schedule: Schedule, demand: DataDemand) -> DemandSchedule
     differ by one, and times are found again.
     """
     collective = schedule.collective
-    keys = _keys_by_chunk(collective)
+    keys = keys_by_chunk(collective)
     count = Counter(key for key in keys if key is not None)
     streams = {
         (each.terms, each.wants): iter(each.cut(demand, count[each.terms, each.wants])) for each in classes_of(demand)
@@ -94,8 +94,25 @@ def as_demand_schedule(schedule: Schedule, demand: DataDemand) -> DemandSchedule
         piece = next(streams[key], ()) if key is not None else ()
         chunks_of[chunk] = tuple(range(len(parts), len(parts) + len(piece)))
         parts += piece
-    cut = demand.cut((*parts, *settled(demand)))
     carried = [tuple(part for chunk in message.chunks for part in chunks_of[chunk]) for message in schedule.messages]
+    return carried_over(schedule, demand, parts, carried)
+
+
+def carried_over(
+    schedule: Schedule, demand: DataDemand, parts: Sequence[Part], carried: Sequence[tuple[int, ...]]
+) -> DemandSchedule:
+    """Schedule of a demand with the messages of a collective's, each carrying other data; times are found again where sizes differ.
+
+    Parameters
+    ----------
+    schedule
+        Of the collective.
+    demand, parts
+        What moves, and the parts of its chunks that messages carry.
+    carried
+        Numbers of parts in each message; a message without any is left out.
+    """
+    cut = demand.cut((*parts, *settled(demand)))
     sizes = [sum(cut.chunks[chunk].size_bytes for chunk in chunks) for chunks in carried]
     untimed = [
         UntimedMessage(message.link, chunks, message.start_us, message.end_us, message.reduce, packed=True)
@@ -111,10 +128,10 @@ def as_demand_schedule(schedule: Schedule, demand: DataDemand) -> DemandSchedule
     return DemandSchedule(schedule.topology, cut, messages)
 
 
-def _keys_by_chunk(collective: Collective) -> list[_Key | None]:
+def keys_by_chunk(collective: Collective) -> list[ChunkKey | None]:
     """Who has and who lacks each chunk; None of what nobody lacks."""
     everyone = tuple((rank,) for rank in range(collective.num_ranks))
-    found: list[_Key | None] = []
+    found: list[ChunkKey | None] = []
     for chunk in range(collective.num_chunks):
         wants = tuple(sorted(collective.wanted[chunk]))
         if collective.reduces:

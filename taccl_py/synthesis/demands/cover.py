@@ -1,0 +1,147 @@
+"""Demands that are nearly one of the eight collectives: a schedule of that collective, with what nobody needs left out and the demand's sizes.
+
+A collective covers a demand if each class of chunks has, among those who hold them, one that holds a chunk of the collective which at least the
+same ranks want. What a class does not need of that chunk's messages is left out: those to ranks that hold it, or from which nobody gets it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from taccl_py.collective import Collective, Kind
+from taccl_py.demand import DataDemand
+from taccl_py.schedule.for_demand import DemandSchedule
+from taccl_py.schedule.ir import Schedule, rounding_us
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.catalog import load_engine
+from taccl_py.synthesis.demands.classes import ChunkClass, Part
+from taccl_py.synthesis.demands.params import PARAMS
+from taccl_py.synthesis.demands.recognize import PER_RANK, ChunkKey, carried_over, keys_by_chunk
+from taccl_py.synthesis.engine import Demand, Events, Options
+from taccl_py.topology.model import Topology
+
+_ENGINE = "auto"
+
+
+def covered(
+    topology: Topology, demand: DataDemand, classes: Sequence[ChunkClass], limits: Limits
+) -> Iterator[DemandSchedule]:
+    """Schedule of the collective that covers the demand with the least that nobody wants; none where all waste too much."""
+    found = _least_waste(classes, topology.num_ranks)
+    if found is None:
+        return
+    collective, keys = found
+    amounts = Counter[ChunkKey]()
+    for each, key in zip(classes, keys, strict=True):
+        amounts[key] += each.size_bytes
+    # What most ranks have counts, not the average: the collective's schedule is to be good for most.
+    size = sorted(amounts.values())[len(amounts) // 2]
+    whole = size * (topology.num_ranks if collective.kind in PER_RANK else 1)
+    asked = Demand(topology, collective.kind, whole, collective.root)
+    options = Options(limits=replace(limits, workers=1))
+    yield _fitted(load_engine(_ENGINE)(asked, options, Events()).schedule, demand, classes, keys)
+
+
+def _least_waste(classes: Sequence[ChunkClass], ranks: int) -> tuple[Collective, list[ChunkKey]] | None:
+    """The collective that covers a demand with the least waste, and its chunk for each class."""
+    best: tuple[float, Collective, list[ChunkKey]] | None = None
+    for collective in _candidates(classes, ranks):
+        keys = [key for key in keys_by_chunk(collective) if key is not None]
+        chosen = [_covering(each, keys) for each in classes]
+        whole = [key for key in chosen if key is not None]
+        if len(whole) < len(classes):
+            continue
+        amounts = Counter[ChunkKey]()
+        for each, key in zip(classes, whole, strict=True):
+            amounts[key] += each.size_bytes
+        size = sorted(amounts.values())[len(amounts) // 2]
+        needed = sum(each.size_bytes * len(each.wants) for each in classes)
+        waste = sum(max(size, amounts[key]) * len(key[1]) for key in set(keys)) / needed
+        if waste <= PARAMS.most_waste and (best is None or waste < best[0]):
+            best = (waste, collective, whole)
+    return best[1:] if best is not None else None
+
+
+def _candidates(classes: Sequence[ChunkClass], ranks: int) -> Iterator[Collective]:
+    """Collectives of copies or of sums, with every root that they could have."""
+    if len({each.is_sum for each in classes}) > 1:
+        return
+    held = {rank for each in classes for term in each.terms for rank in term}
+    wanted = {rank for each in classes for rank in each.wants}
+    if classes[0].is_sum:
+        if any(len(term) > 1 for each in classes for term in each.terms):
+            return
+        kinds = [(Kind.REDUCESCATTER, (0,)), (Kind.ALLREDUCE, (0,)), (Kind.REDUCE, sorted(wanted))]
+    else:
+        kinds = [(Kind.ALLGATHER, (0,)), (Kind.ALLTOALL, (0,)), (Kind.GATHER, sorted(wanted))]
+        kinds += [(Kind.BROADCAST, sorted(held)), (Kind.SCATTER, sorted(held))]
+    for kind, roots in kinds:
+        for root in roots:
+            yield Collective(kind, ranks, 1, root)
+
+
+def _covering(each: ChunkClass, keys: Sequence[ChunkKey]) -> ChunkKey | None:
+    """Chunk of a collective that covers a class: the one that the fewest ranks want."""
+    found = [key for key in keys if set(each.wants) <= {*key[1], *each.terms[0]} and _is_held(each, key)]
+    return min(found, key=lambda key: len(key[1]), default=None)
+
+
+def _is_held(each: ChunkClass, key: ChunkKey) -> bool:
+    """True if the collective's source holds it, or all who add to it add to the collective's."""
+    if each.is_sum:
+        return len(key[0]) > 1
+    return len(key[0]) == 1 and key[0][0][0] in each.terms[0]
+
+
+def _fitted(
+    schedule: Schedule, demand: DataDemand, classes: Sequence[ChunkClass], keys: Sequence[ChunkKey]
+) -> DemandSchedule:
+    """The collective's schedule with the demand's chunks in its messages."""
+    of_key: defaultdict[ChunkKey, list[int]] = defaultdict(list)
+    for chunk, key in enumerate(keys_by_chunk(schedule.collective)):
+        if key is not None:
+            of_key[key].append(chunk)
+    by_chunk: defaultdict[int, list[int]] = defaultdict(list)
+    for number, message in enumerate(schedule.messages):
+        for chunk in message.chunks:
+            by_chunk[chunk].append(number)
+    parts: list[Part] = []
+    carried: list[list[int]] = [[] for _ in schedule.messages]
+    for each, key in zip(classes, keys, strict=True):
+        for chunk, cut in zip(of_key[key], each.cut(demand, len(of_key[key])), strict=False):
+            first = len(parts)
+            parts += cut
+            for number in _needed(schedule, by_chunk[chunk], each):
+                carried[number] += range(first, len(parts))
+    return carried_over(schedule, demand, parts, [tuple(chunks) for chunks in carried])
+
+
+def _needed(schedule: Schedule, numbers: Sequence[int], each: ChunkClass) -> list[int]:
+    """Messages of a chunk, in order of their starts, that a class of the demand needs."""
+    links, messages = schedule.topology.links, schedule.messages
+    holders = {rank for term in each.terms for rank in term}
+    # Forwards: what comes from ranks that have nothing of it by then is left out.
+    has_us = dict.fromkeys(holders, 0.0)
+    useful = []
+    for number in numbers:
+        link = links[messages[number].link]
+        one = messages[number]
+        latest_us = one.start_us + rounding_us(one.start_us, schedule.makespan_us)
+        if has_us.get(link.src, math.inf) <= latest_us and (each.is_sum or link.dst not in holders):
+            useful.append(number)
+            has_us[link.dst] = min(has_us.get(link.dst, math.inf), one.end_us)
+    # Backwards: what nobody needs afterwards is left out.
+    needs = set(each.wants)
+    found = []
+    for number in reversed(useful):
+        message = messages[number]
+        link = links[message.link]
+        if link.dst in needs:
+            found.append(number)
+            if not message.reduce:
+                needs.discard(link.dst)
+            needs.add(link.src)
+    return found[::-1]
