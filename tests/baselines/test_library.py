@@ -156,3 +156,11 @@ def test_on_a_routed_torus_templates_are_no_slower_than_any_baseline(size_bytes)
     best_us = min(variant.schedule.makespan_us for each in found for variant in each.variants)
     ours = template_schedules(Demand(topology, Kind.ALLREDUCE, size_bytes), 1.25)
     assert min(named.schedule.makespan_us for named in ours) <= best_us * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("kind", [Kind.BROADCAST, Kind.SCATTER])
+def test_a_root_that_has_links_to_all_sends_straight_to_each(kind):
+    (found,) = by_family(full(4), kind, root=1)[Family.DIRECT]
+    links = found.schedule.topology.links
+    ends = {(links[message.link].src, links[message.link].dst) for message in found.schedule.messages}
+    assert ends == {(1, 0), (1, 2), (1, 3)}

@@ -9,6 +9,7 @@ from taccl_py.baselines.taccl.program import TacclMessage, build_program, sends_
 from taccl_py.baselines.taccl.routing import RoutedChunk, solve_routing
 from taccl_py.baselines.taccl.view import TacclView
 from taccl_py.collective import Collective, Kind
+from taccl_py.errors import Infeasible
 from taccl_py.lowering.msccl_xml import emit_xml
 from taccl_py.runtimes import LEGACY
 from taccl_py.simulate.program_replay import replay_program
@@ -195,3 +196,13 @@ def test_one_node_of_ndv2_takes_as_long_as_taccl_was_seen_to_take():
     fast_us = 0.3 + 23.0
     assert {round(each.predicted_us / fast_us, 1) for each in found} <= {3.0, 4.0, 5.0}
     assert all(3 * fast_us * 0.999 <= each.replayed_us <= 6 * fast_us * 1.001 for each in found)
+
+
+def test_a_link_without_one_back_in_its_lane_carries_no_sums():
+    """Two links from 0 to 1, one from 1 to 0: the first lane has both directions."""
+    topology = machine(2, [Link(0, 1, 1.0, 10.0), Link(0, 1, 2.0, 10.0), Link(1, 0, 3.0, 10.0)])
+    view = TacclView.of(topology, Collective(Kind.ALLGATHER, 2), Sketch("plain"), MB)
+    assert view.reverse_link(0, 0) == 2
+    assert view.backwards().alpha_us == (3.0, 2.0, 1.0)
+    with pytest.raises(Infeasible, match="no link from rank 1 to rank 0"):
+        view.reverse_link(0, 1)

@@ -387,3 +387,9 @@ def test_lower_says_who_takes_a_demand_and_who_does_not(capsys, tmp_path, mine):
     done = run_here(capsys, "lower", out, "--instances", "2", "-o", tmp_path / "x.xml")
     assert done.code == 2
     assert "--instances: is for the eight collectives" in done.sentence
+
+
+def test_a_token_may_be_one_byte_and_not_none(capsys, folder):  # noqa: ARG001
+    words = ("bound", "full:4", "moe-dispatch", "--experts", 4, "--tokens", 2, "--topk", 1, "--token-bytes")
+    assert run_here(capsys, *words, 1).code == 0
+    assert run_here(capsys, *words, 0).code == 2

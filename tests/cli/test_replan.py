@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from taccl_py.errors import InvalidArtifact
 from taccl_py.schedule.files import read_schedule
 
 FAULT = ("--slow-link", "0->1:0.5")
@@ -61,3 +62,10 @@ def test_what_cannot_be_replanned_is_refused(refuse, taccl, folder, old):  # noq
     )  # fmt: skip
     assert taccl("synth", "full:3", "d.json", "-o", "demand").code == 0
     refuse(2, ["schedule of a demand", "taccl synth"], "replan", "demand", *FAULT)
+
+
+def test_an_old_schedule_that_is_wrong_is_refused(refuse, old):
+    text = json.loads((old / "schedule.json").read_text())
+    text["messages"] = text["messages"][1:]
+    (old / "schedule.json").write_text(json.dumps(text), encoding="utf-8")
+    refuse(InvalidArtifact.exit_code, ["old/schedule.json"], "replan", "old", *FAULT, *SOON)

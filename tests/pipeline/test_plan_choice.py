@@ -105,3 +105,11 @@ def test_twice_the_instances_must_be_worth_it():
     """At the size of a cell more threadblocks change nothing."""
     found = chosen(of_size(direct_alltoall(4), 64 * 64), protocol="Simple", options=PlanOptions())
     assert found.options.instances == 1
+
+
+def test_a_protocol_alone_leaves_open_how_a_plan_is_cut():
+    assert not PlanWishes().says_cut
+    assert not PlanWishes(protocol="LL").says_cut
+    assert PlanWishes(instances=2).says_cut
+    assert PlanWishes(group=2).says_cut
+    assert PlanWishes(loop_bytes=1024).says_cut

@@ -48,6 +48,8 @@ def test_the_old_schedule_is_timed_on_what_is_left():
     assert remedies(found)[Remedy.RETIMED].schedule.makespan_us == pytest.approx(21.0)
     assert found.synthesis.schedule.makespan_us == pytest.approx(21.0)
     assert found.synthesis.schedule.topology is slow
+    (taken,) = [each.schedule for each in found.tried if each.remedy is found.remedy]
+    assert not any(each is taken for each in found.synthesis.runners_up)
 
 
 def test_what_used_a_link_that_is_gone_is_said_and_another_schedule_found():

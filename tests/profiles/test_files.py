@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -176,3 +177,15 @@ def test_an_unknown_gpu_is_neutral_and_told_so():
 def test_a_profile_of_another_runtime_is_refused():
     with pytest.raises(InputError, match="is of rccl, but the runtime is executor"):
         select_profile("rccl-mi300x", "executor", load_topology("mi300x"))
+
+
+def test_a_profile_is_measured_if_all_its_costs_are():
+    """What its protocols hold is of the runtime, and no cost."""
+    profile = load_profile("executor-a100")
+    costs = {place for place in profile.figures if place.rpartition("/")[2] in COST_FIELDS}
+    assert costs
+    assert costs < set(profile.figures)
+    for measured, evidence in ((set(), "not measured"), (set(list(costs)[1:]), "partly measured"), (costs, "measured")):
+        figures = {place: replace(figure, measured=place in measured) for place, figure in profile.figures.items()}
+        told = replace(profile, figures=figures)
+        assert (told.evidence, told.is_measured) == (evidence, measured == costs)

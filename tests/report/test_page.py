@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from taccl_py.collective import Kind
-from taccl_py.report.figures import sweep_figure, timeline_figure, topology_figure
+from taccl_py.report.figures import _radius, sweep_figure, timeline_figure, topology_figure
 from taccl_py.report.items import size_sweeps
 from taccl_py.report.markdown import report_markdown
 from taccl_py.report.page import report_page
@@ -107,3 +107,8 @@ def test_pictures_are_the_same_every_time(gather, sweeps, form, begins):
     one, two = (draw([gather], sweeps[:1], form) for _ in range(2))
     assert one.startswith(begins)
     assert one == two
+
+
+@pytest.mark.parametrize(("number", "radius"), [(1, 0.0), (2, 0.5), (6, 1.0), (4, 2**-0.5)])
+def test_neighbours_of_a_cycle_are_as_far_apart_as_asked(number, radius):
+    assert _radius(number, 3.0) == pytest.approx(3 * radius)

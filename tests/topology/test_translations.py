@@ -62,6 +62,11 @@ def test_what_keeps_one_rank_in_place_and_moves_another_is_not_free() -> None:
     assert Translations.of([(1, 2, 0, 4, 3)], 5) is None, "cycles of three and of two"
     # The first one alone is free, and the second one does to the second pair what two of the first pair would be needed for.
     assert Translations.of([(1, 0, 3, 2), (1, 0, 2, 3)], 4) is None
+    apart = Translations.of([(1, 0, 3, 2, 5, 4), (1, 0, 4, 5, 2, 3)], 6)
+    assert apart is None, "on 0 and 1 both do the same, on the others not"
+    assert Translations.of([(1, 0, 3, 2, 5, 4), (2, 3, 0, 1, 5, 4)], 6) is None, (
+        "on 4 and 5 both do the same, on the others not"
+    )
 
 
 @pytest.mark.parametrize(("machine", "roles"), [("ndv2-x3", 8), ("dgx1", 2), ("mi250x-x2", 4)])

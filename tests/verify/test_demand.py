@@ -122,3 +122,10 @@ def test_an_answer_without_one_of_its_messages_is_none(demand, data):
     if schedule.messages:
         gone = data.draw(st.integers(0, len(schedule.messages) - 1))
         assert rules(replace(schedule, messages=schedule.messages[:gone] + schedule.messages[gone + 1 :]))
+
+
+def test_an_error_of_the_whole_names_no_message_and_one_of_a_message_does():
+    (whole,) = verify_demand_schedule(replace(COPIES, topology=full(4)))
+    assert whole.where == ""
+    (part,) = verify_demand_schedule(edit(COPIES, 1, end_us=1.0))[:1]
+    assert part.where == "message 1 (1->2)"

@@ -1,6 +1,7 @@
 """The engine for demands: costs worked out by hand, published figures, and random demands on data."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,8 @@ from taccl_py.schedule.demand_files import write_demand_schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.catalog import load_engine
-from taccl_py.synthesis.demands import bound_of_demand, recognized, solve_demand
+from taccl_py.synthesis.demands import bound_of_demand, engine, recognized, solve_demand
+from taccl_py.synthesis.demands.classes import classes_of
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.topology.model import Link, Topology
 from taccl_py.verify.demand import verify_demand_schedule
@@ -228,3 +230,13 @@ def test_inputs_that_overlap_in_a_chain_are_made_equal():
     chunks = [{"bytes": 4, "holds": {str(rank): 0, str(rank + 1): 0}, "wants": [12]} for rank in reversed(range(11))]
     inputs = draw_inputs(demand_of(13, chunks), 0)
     assert all((each[:4] == inputs[0][:4]).all() for each in inputs[:12])
+
+
+@pytest.mark.parametrize(("most", "plans"), [(1, 1), (7, 1), (8, 2), (31, 2), (32, 3)])
+def test_pieces_are_cut_as_long_as_their_messages_are_few(monkeypatch, most, plans):
+    """Two hops: 2 messages of the whole, which are always made, then 8 of 4 pieces and 32 of 16."""
+    monkeypatch.setattr(engine, "PARAMS", replace(engine.PARAMS, most_messages=most))
+    demand = demand_of(3, [{"bytes": MB, "holds": [0], "wants": [2]}])
+    line = Topology("line", "test", (0,) * 3, (), (Link(0, 1, 0.5, 20.0), Link(1, 2, 0.5, 20.0)))
+    found = engine._of_trees(line, demand, classes_of(demand), (1,), 1.0, 1.0)
+    assert [len(schedule.messages) for schedule in found] == [2, 8, 32][:plans]

@@ -1,5 +1,7 @@
 """One copy a node: what crosses by hand, dispatch and combine on data, and a router limited to groups near its bound."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from taccl_py.execute.demand import RunnableDemand, draw_inputs, run_demand
 from taccl_py.schedule.demand_files import write_demand_schedule
 from taccl_py.synthesis.demands.bound import bound_of_demand
 from taccl_py.synthesis.demands.classes import classes_of
-from taccl_py.synthesis.demands.multicast import multicast_plans
+from taccl_py.synthesis.demands.multicast import _items, multicast_plans
 from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.demand import verify_demand_schedule
 from tests.demand.cases import demand_of, full, hosts
@@ -79,3 +81,20 @@ def test_a_router_limited_to_half_of_the_groups_comes_near_its_bound(make, token
     topology = load_topology("ndv5", 8)
     schedule = next(p.timed() for p in multicast_plans(topology, demand, classes_of(demand), is_matched=False))
     assert schedule.makespan_us <= 1.1 * bound_of_demand(topology, demand).time_us
+
+
+def test_pieces_of_several_ranks_go_side_by_side_and_sums_first():
+    """Two nodes of two: two copies of unequal size are cut as finely, and a sum that the second rank of a node wants comes first."""
+    chunks = [
+        {"bytes": 4000, "holds": [0], "wants": [2]},
+        {"bytes": 2000, "holds": [1], "wants": [3]},
+        {"bytes": 2000, "adds": [1, 3], "wants": [3]},
+    ]
+    demand = demand_of(4, chunks)
+    ends = [(0, (2,)), (1, (3,)), (1, (3,))]
+    items = _items(hosts(2, gpus=2), demand, classes_of(demand), ends, SimpleNamespace(us_per_mb=(1.0, 1.0)))
+    assert [item.number for item in items] == list(range(len(items)))
+    sums = sum(item.is_sum for item in items)
+    assert [item.is_sum for item in items] == [True] * sums + [False] * (len(items) - sums)
+    sources = [item.source for item in items[sums:]]
+    assert [sources[:9].count(0), sources.count(0) // sources.count(1)] == [6, 2]

@@ -6,6 +6,8 @@ from taccl_py.collective import Kind
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.templates.library import template_schedules
+from taccl_py.synthesis.templates.pairs import _messages_in_waves
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.schedule import verify_schedule
 from tests.instances import nodes_with_nics
@@ -51,3 +53,14 @@ def test_no_packed_message_is_too_long_for_a_step():
     """Doubling between the leaders of four NDv2 nodes would put 128 chunks into one."""
     for name, schedule in of_four_ndv2().items():
         assert all(len(m.chunks) <= MAX_COUNT for m in schedule.messages if m.packed), name
+
+
+def test_between_nodes_a_message_of_a_wave_takes_as_long_as_all_inside_one():
+    """Two nodes of two: rank 1 is told first, and then crosses in the wave of the next node, which lasts for four messages."""
+    site = TemplateSite(nodes_with_nics(2, 2, 1.0, 5.0), 1.0)
+    crossing = [
+        (message.start, message.end, message.src, message.dst) for message in _messages_in_waves((0, 1, 3), site)
+    ]
+    assert crossing == [(0, 1, 0, 1), (4, 8, 1, 3)]
+    inside = [(message.start, message.end, message.src, message.dst) for message in _messages_in_waves((0, 1), site)]
+    assert inside == [(4, 5, 0, 1)]

@@ -4,10 +4,11 @@ import pytest
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, list_schedule
 from taccl_py.synthesis.trees.packing import SpanningTree, pack_trees
+from taccl_py.synthesis.trees.params import PARAMS
 from taccl_py.synthesis.trees.resize import resized
 from taccl_py.synthesis.trees.shallow import PackedMachine, shallow_machines
 from taccl_py.synthesis.trees.shared_trees import SharedTreeSet
-from taccl_py.synthesis.trees.taper import TaperSearch, even_tree_sets, uneven_tree_set
+from taccl_py.synthesis.trees.taper import TaperSearch, _TaperSetting, even_tree_sets, uneven_tree_set
 from taccl_py.synthesis.trees.transfers import PieceTransfer, TreePiece, number_pieces, piece_transfers
 from tests.instances import MB, ring
 from tests.synthesis.trees.boxes import boxes
@@ -33,6 +34,19 @@ def test_first_cuts_of_all_parts_come_first_or_those_of_a_tree_together():
     assert mixed == [TreePiece(0, 0), TreePiece(0, 1), TreePiece(1, 0), TreePiece(0, 2)]
     assert apart == [TreePiece(0, 0), TreePiece(0, 1), TreePiece(0, 2), TreePiece(1, 0)]
     assert other == [TreePiece(2, 0), TreePiece(2, 1)]
+
+
+def test_a_search_looks_at_all_settings_next_to_one_that_the_tables_have():
+    """From the first of each table there is one step to go, and from within two steps, down to the first and up to the last."""
+    last = (1, len(PARAMS.taper_falls) - 1, len(PARAMS.tapers) - 1)
+    assert set(_TaperSetting(0, 0, 0).neighbours(2)) == {
+        _TaperSetting(1, 0, 0), _TaperSetting(0, 1, 0), _TaperSetting(0, 0, 1), _TaperSetting(0, 0, 0, stay=True)
+    }  # fmt: skip
+    assert set(_TaperSetting(1, 1, 1).neighbours(2)) == {
+        _TaperSetting(0, 1, 1), _TaperSetting(1, 0, 1), _TaperSetting(1, 2, 1), _TaperSetting(1, 1, 0),
+        _TaperSetting(1, 1, 2), _TaperSetting(1, 1, 1, stay=True),
+    }  # fmt: skip
+    assert len(_TaperSetting(*last).neighbours(2)) == 4
 
 
 @pytest.mark.parametrize("topology", [ring(4), boxes(2)], ids=["ring", "boxes"])
