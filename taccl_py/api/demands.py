@@ -10,18 +10,19 @@ from typing import Any, TypeVar
 from taccl_py.api.arguments import names_arguments
 from taccl_py.api.policy import AUTO, DEMAND_ENGINES, DEMAND_LIMIT_S, budget
 from taccl_py.demand import DataDemand, dtype_named
-from taccl_py.demand.files import read_demand, read_demand_value
+from taccl_py.demand.files import read_demand_value
 from taccl_py.demand.formula import by_counts, dtype_of, read_rows_of
+from taccl_py.demand.msccl_collective import read_demand_file
 from taccl_py.demand.reshard import Resharding, Sharding, parse_shape, parse_sharding, reshard
 from taccl_py.demand.variable import Variable, variable_of
 from taccl_py.errors import InputError
-from taccl_py.jsonio import read_text
 from taccl_py.pipeline.demands import DemandAnswer
 from taccl_py.pipeline.demands import synthesize_demand as search
 from taccl_py.sketch.machine import load_machine
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Events
 from taccl_py.topology.model import Topology
+from taccl_py.units import parse_size
 
 _T = TypeVar("_T")
 
@@ -33,13 +34,14 @@ def load_demand(
     *,
     ranks: int | None = None,
     dtype: str | None = None,
+    size: int | str | None = None,
 ) -> DataDemand:
     """Demand of a file, of a mapping with a file's fields, or of counts.
 
     Parameters
     ----------
     what
-        A demand file; a mapping with its fields (``ranks`` and ``chunks``, and what else such a file may have); or ``alltoallv``,
+        A demand file, or a collective that SCCL or msccl-tools saved as JSON; a mapping with a demand file's fields (``ranks`` and ``chunks``, and what else such a file may have); or ``alltoallv``,
         ``allgatherv``, ``reducescatterv`` or ``sendrecv``.
     counts
         Elements of a formula, nested lists, an array of integers, or a file of them: of alltoallv a row for each sender, of allgatherv and
@@ -47,7 +49,9 @@ def load_demand(
     ranks
         Number of ranks of sendrecv; of the others as many as there are counts.
     dtype
-        Type of a formula's elements. None: bytes, of reducescatterv float32.
+        Type of the elements of a formula, or of a collective of msccl-tools. None: bytes, of reducescatterv and such a collective float32.
+    size
+        Bytes of all addresses of a collective of msccl-tools together, or a text such as ``16MB``. None: 1 MB.
 
     Returns
     -------
@@ -61,8 +65,20 @@ def load_demand(
     """
     variable = variable_of(what) if isinstance(what, str) else None
     if variable is not None:
+        if size is not None:
+            raise InputError(
+                f"is for a collective of msccl-tools, and {what} has counts; leave it out",
+                path="arguments",
+                field="size",
+            )
         return _by_formula(variable, counts, ranks, dtype)
-    for name, value in (("counts", counts), ("ranks", ranks), ("dtype", dtype)):
+    is_ours = isinstance(what, Mapping)
+    for name, value in (
+        ("counts", counts),
+        ("ranks", ranks),
+        ("dtype", dtype if is_ours else None),
+        ("size", size if is_ours else None),
+    ):
         if value is not None:
             raise InputError(
                 f"is for {', '.join(Variable)}; a demand says it itself, leave it out", path="arguments", field=name
@@ -74,7 +90,15 @@ def load_demand(
             f"found {type(what).__name__}, a file, a mapping or a formula's name is needed",
             path="arguments", field="what",
         )  # fmt: skip
-    return read_demand(read_text(Path(what)), str(what))
+    found_bytes = _parsed(parse_size, size, "size") if isinstance(size, str) else size
+    try:
+        return read_demand_file(
+            Path(what), found_bytes, None if dtype is None else _parsed(dtype_named, dtype, "dtype")
+        )
+    except InputError as error:
+        if error.path != "command line":
+            raise
+        raise InputError(error.what, path="arguments", field=(error.field or "").removeprefix("--")) from None
 
 
 def _by_formula(

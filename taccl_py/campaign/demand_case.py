@@ -9,11 +9,12 @@ from pathlib import Path
 from taccl_py.campaign.case import Case
 from taccl_py.collective import Kind
 from taccl_py.demand import DataDemand
-from taccl_py.demand.files import read_demand, write_demand
+from taccl_py.demand.files import write_demand
 from taccl_py.demand.formula import by_counts, by_skew, dtype_of, read_rows_of
+from taccl_py.demand.msccl_collective import read_demand_file
 from taccl_py.demand.variable import DEFAULT_SIZE, Variable
 from taccl_py.errors import InputError
-from taccl_py.jsonio import canonical_json, read_text
+from taccl_py.jsonio import canonical_json
 from taccl_py.pipeline.resolve import Request, damaged_machine
 from taccl_py.solvers.versions import code_digest
 from taccl_py.topology.files import topology_to_json
@@ -74,7 +75,7 @@ class DemandCase:
             If a file is wrong, or is not for so many ranks.
         """
         if self.variable is None:
-            return read_demand(read_text(Path(self.file)), self.file)
+            return read_demand_file(Path(self.file), self.size_bytes, self.dtype)
         dtype = dtype_of(self.variable, self.dtype)
         if not self.counts:
             size = parse_size(DEFAULT_SIZE) if self.size_bytes is None else self.size_bytes

@@ -41,8 +41,8 @@ from taccl_py.campaign.demand_case import AnyCase, DemandCase
 from taccl_py.campaign.metrics import Metric
 from taccl_py.collective import parse_kind
 from taccl_py.demand.counts import parse_skew
-from taccl_py.demand.files import read_demand
 from taccl_py.demand.formula import dtype_of, read_rows_of
+from taccl_py.demand.msccl_collective import read_demand_file
 from taccl_py.demand.variable import DEFAULT_SIZE, Variable, variable_of
 from taccl_py.errors import InputError
 from taccl_py.jsonio import Fields, read_text
@@ -156,7 +156,7 @@ def _read_demand_cases(fields: Fields, folder: Path, own: set[str]) -> Iterator[
     for word, node in itertools.product(words, nodes):
         variable = variable_of(word)
         if variable is None:
-            fields.build("collectives", partial(read_demand, read_text(folder / word), str(folder / word)))
+            fields.build("collectives", partial(read_demand_file, folder / word))
         for spread in spreads if variable is not None else [_Spread()]:
             parts = [label or _stem(topology), f"x{node}" if node else "", variable or _stem(word), spread.name]
             parts += [f"ranks{ranks}" if ranks else ""]

@@ -156,20 +156,29 @@ def make_asked_demand(values: dict[str, Any], num_ranks: int) -> DataDemand:
     InputError
         If a file or an option is wrong.
     """
-    from taccl_py.demand.files import read_demand
-    from taccl_py.jsonio import read_text
+    from taccl_py.demand.msccl_collective import read_demand_file
 
     asked: AskedDemand = values["collective"]
     if asked.file is None:
         return _by_formula(values, num_ranks)
-    for name in (*FORMULA_OPTIONS, "size"):
-        if values[name] is not None:
+    for name in FORMULA_OPTIONS:
+        if name != "dtype" and values[name] is not None:
             raise InputError(
                 f"is part of a demand file, which {asked.file} is; leave it out",
                 path="command line",
                 field=_option(name),
             )
-    return read_demand(read_text(asked.file), str(asked.file))
+    return read_demand_file(asked.file, values["size"], _dtype(values["dtype"]))
+
+
+def _dtype(text: str | None) -> str | None:
+    """Type of the elements that was asked for."""
+    from taccl_py.demand import dtype_named
+
+    try:
+        return None if text is None else dtype_named(text)
+    except InputError as error:
+        raise InputError(error.what, path="command line", field="--dtype") from None
 
 
 def _by_formula(values: dict[str, Any], num_ranks: int) -> DataDemand:

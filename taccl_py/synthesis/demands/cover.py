@@ -30,7 +30,7 @@ def covered(
     topology: Topology, demand: DataDemand, classes: Sequence[ChunkClass], limits: Limits
 ) -> Iterator[DemandSchedule]:
     """Schedule of the collective that covers the demand with the least that nobody wants; none where all waste too much."""
-    found = _least_waste(classes, topology.num_ranks)
+    found = _least_waste(classes, topology.num_ranks) if classes else None
     if found is None:
         return
     collective, keys = found
@@ -85,7 +85,8 @@ def _candidates(classes: Sequence[ChunkClass], ranks: int) -> Iterator[Collectiv
 
 def _covering(each: ChunkClass, keys: Sequence[ChunkKey]) -> ChunkKey | None:
     """Chunk of a collective that covers a class: the one that the fewest ranks want."""
-    found = [key for key in keys if set(each.wants) <= {*key[1], *each.terms[0]} and _is_held(each, key)]
+    there = () if each.is_sum else each.terms[0]
+    found = [key for key in keys if set(each.wants) <= {*key[1], *there} and _is_held(each, key)]
     return min(found, key=lambda key: len(key[1]), default=None)
 
 

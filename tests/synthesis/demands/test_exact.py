@@ -1,6 +1,7 @@
 """Small demands by CP-SAT's model of messages, and what is nearly a collective by that collective's schedule."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from taccl_py.execute.demand import RunnableDemand, draw_inputs, run_demand
 from taccl_py.pipeline.demands import synthesize_demand
 from taccl_py.schedule.demand_files import write_demand_schedule
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.demands import recognized, solve_demand
+from taccl_py.synthesis.demands import cover, recognized, solve_demand
 from taccl_py.synthesis.demands.classes import classes_of
 from taccl_py.synthesis.demands.cover import covered
 from taccl_py.synthesis.demands.engine import CP
@@ -151,6 +152,26 @@ def test_a_kinds_schedule_serves_what_is_nearly_the_kind(kind):
     for demand in near_kinds(kind, 4, 1 * KB):
         for schedule in covered(switch(4), demand, classes_of(demand), QUICK):
             assert verify_demand_schedule(schedule, demand) == ()
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
+@given(demand=demands(most_ranks=4))
+def test_whatever_covers_a_demand_serves_it(demand):
+    """However much is wasted."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cover, "PARAMS", replace(PARAMS, most_waste=1e9))
+        for machine in (full(demand.num_ranks), ring(demand.num_ranks)):
+            for schedule in covered(machine, demand, classes_of(demand), Limits(seconds=0.1, by_work=True)):
+                assert verify_demand_schedule(schedule, demand) == ()
+
+
+def test_sums_for_different_ranks_take_the_shards_of_these():
+    """The sum of ranks 1 and 3 is wanted by 1, who adds to it: shard 1 of ReduceScatter, not shard 0."""
+    chunks = [{"bytes": 64, "adds": [rank, (rank + 2) % 4], "wants": [rank]} for rank in range(4)]
+    demand = demand_of(4, chunks, "float32")
+    for schedule in covered(full(4), demand, classes_of(demand), QUICK):
+        assert verify_demand_schedule(schedule, demand) == ()
 
 
 def test_what_is_far_from_every_kind_gets_none():
