@@ -7,14 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from taccl_py.api.arguments import names_arguments
 from taccl_py.api.policy import AUTO, DEMAND_ENGINES, DEMAND_LIMIT_S, budget
 from taccl_py.demand import DataDemand, dtype_named
+from taccl_py.demand.counts import parse_skew
 from taccl_py.demand.files import read_demand_value
 from taccl_py.demand.formula import by_counts, dtype_of, read_rows_of
+from taccl_py.demand.moe import ExpertCall
 from taccl_py.demand.msccl_collective import read_demand_file
 from taccl_py.demand.reshard import Resharding, Sharding, parse_shape, parse_sharding, reshard
-from taccl_py.demand.variable import Variable, variable_of
+from taccl_py.demand.variable import ExpertExchange, Variable, exchange_of, variable_of
 from taccl_py.errors import InputError
 from taccl_py.pipeline.demands import DemandAnswer
 from taccl_py.pipeline.demands import synthesize_demand as search
@@ -136,6 +140,77 @@ def _rows(counts: list[Any]) -> list[list[int]]:
         if wrong is not None:
             raise InputError(f"found {wrong!r}, a whole number is needed")
     return [[int(item) for item in row] for row in rows]
+
+
+@names_arguments
+def moe_demand(  # noqa: PLR0913 - keywords with defaults, as the command's options
+    exchange: str,
+    ranks: int,
+    *,
+    experts: int,
+    token_bytes: int,
+    routing: Any = None,
+    tokens: int | None = None,
+    topk: int | None = None,
+    expert_groups: int = 1,
+    topk_groups: int = 1,
+    skew: str = "zipf:0",
+    dtype: str | None = None,
+    seed: int = 0,
+) -> DataDemand:
+    """Demand of an exchange of a mixture of experts, as ``taccl synth MACHINE moe-dispatch``.
+
+    Parameters
+    ----------
+    exchange
+        ``moe-dispatch`` or ``moe-combine``.
+    ranks
+        Number of ranks, on which the experts lie in order, as many on each.
+    experts, token_bytes
+        Number of experts, and bytes of a token or of a result.
+    routing
+        Experts of each token: an array of integers with a row for each token, in order of the ranks, -1 for none; nested lists, or a file. None: drawn.
+    tokens, topk, expert_groups, topk_groups, skew, seed
+        Of drawn routings: tokens of each rank, experts of each token, groups of experts and to how many of them a token keeps, how popular
+        experts are, and the random seed.
+    dtype
+        Type of the elements. None: bytes, of combine bfloat16.
+
+    Raises
+    ------
+    InputError
+        If an argument is missing or wrong.
+    """
+    named = exchange_of(exchange)
+    if named is None:
+        raise InputError(
+            f"found {exchange!r}, use one of: {', '.join(ExpertExchange)}", path="arguments", field="exchange"
+        )
+    if isinstance(routing, str | Path):
+        routing = Path(routing)
+    elif routing is not None:
+        routing = np.asarray(routing)
+        if (
+            routing.ndim != 2
+            or not np.issubdtype(routing.dtype, np.integer)
+            or routing.min() < -1
+            or routing.max() >= experts
+        ):
+            raise InputError(
+                f"needs a row of experts 0..{experts - 1} (-1 for none) for each token",
+                path="arguments",
+                field="routing",
+            )
+    call = ExpertCall(
+        named, experts, token_bytes, routing, tokens, topk, expert_groups, topk_groups, _parsed(parse_skew, skew, "skew"), dtype, seed
+    )  # fmt: skip
+    try:
+        return call.demand(ranks)
+    except InputError as error:
+        if error.path is not None:
+            raise
+        field = (error.field or "--routing").removeprefix("--").replace("-", "_")
+        raise InputError(error.what, path="arguments", field=field) from None
 
 
 @names_arguments
