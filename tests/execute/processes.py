@@ -55,7 +55,7 @@ def write(folder, file, name="test.xml"):
 
 def write_demand(folder, *, leave_out=0):
     """Write the schedule of a demand, without its first messages, and return its path."""
-    schedule = solve_demand(full(4), demand_of(4, MIXED, "float32"), Limits(seed=0)).schedule
+    schedule = solve_demand(full(4), demand_of(4, MIXED, "float32"), Limits(seconds=0.05, by_work=True)).schedule
     schedule = replace(schedule, messages=schedule.messages[leave_out:])
     path = folder / "schedule.json"
     path.write_text(write_demand_schedule(schedule), encoding="utf-8")

@@ -17,7 +17,7 @@ from tests.lowering.on_data import ProgramOnData
 
 
 def program_of(demand, machine):
-    return lower_demand_program(solve_demand(machine, demand, Limits(seed=0)).schedule, LEGACY)
+    return lower_demand_program(solve_demand(machine, demand, Limits(seconds=0.05, by_work=True)).schedule, LEGACY)
 
 
 @settings(max_examples=8, deadline=None)

@@ -23,7 +23,9 @@ FAR = scaled(
 
 
 def plan_of(demand, machine):
-    return json.loads(lower_demand_plan(solve_demand(machine, demand, Limits(seed=0)).schedule).text)
+    return json.loads(
+        lower_demand_plan(solve_demand(machine, demand, Limits(seconds=0.05, by_work=True)).schedule).text
+    )
 
 
 CASES = {"near": (NEAR, plan_of(NEAR, full(4))), "far": (FAR, plan_of(FAR, hosts(2)))}
