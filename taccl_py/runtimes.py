@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from taccl_py.collective import Kind
+from taccl_py.units import ALIGNED_BYTES
 
 MAX_XML_NODES = 4095  # MAX_NODES 4096, the document itself takes one
 MAX_XML_CHILDREN = 1024  # MAX_SUBS; not checked by any runtime, overflows
@@ -224,7 +225,7 @@ MSCCLPP = PlanRuntime(
     max_semaphores=16,
     max_threadblocks=108,
     max_threads=1024,
-    alignment_bytes=16,
+    alignment_bytes=ALIGNED_BYTES,
     max_offset_bytes=(1 << 32) - 1,
     shared_scratch_bytes=1 << 26,  # PREDFINED_SCRATCH_SIZE
     collectives={kind: str(kind) for kind in Kind},

@@ -15,6 +15,8 @@ from decimal import Decimal
 from taccl_py.errors import InputError
 
 BYTES_PER_MB = 1_000_000
+# What a GPU's thread moves at once: offsets and lengths in MSCCL++'s plans are multiples of it.
+ALIGNED_BYTES = 16
 
 # Largest accepted values, on the command line and in files alike. They are far beyond any machine: a larger number is a slip of
 # the pen, and would only overflow or fill the memory later, where nobody could say which field it came from.

@@ -5,6 +5,7 @@ Tests that ``tests/long_tail.txt`` names have the marker ``slow``, beside those 
 """
 
 import os
+import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -18,6 +19,11 @@ UNKNOWN_NAMES = pytest.StashKey[list[str]]()
 
 # Nothing is remembered from one test to the next, nor written into the folders of who runs them.
 os.environ["TACCL_CACHE_DIR"] = ""
+
+# Where no bytecode may be kept, each of the hundreds of processes that tests start compiles the package again, which takes
+# longer than most of what they are started for.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # How long an example takes says something of the computer and of what else it does, and nothing about what is tested.
 settings.register_profile("taccl", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -178,7 +178,7 @@ def _verify_demand(path: Path, text: str, kind: Kind | None, *, is_schedule: boo
         return _result(
             path,
             (),
-            f"demand {demand.name}, {demand.num_ranks} ranks, {chunks}, {format_size(demand.total_bytes)} to deliver",
+            f"{demand.title}, {demand.num_ranks} ranks, {chunks}, {format_size(demand.total_bytes)} to deliver",
             (),
         )
     schedule = read_demand_schedule(text, str(path))
@@ -225,7 +225,9 @@ def _demand_files(path: Path) -> list[Path]:
 
 
 def _schedule_facts(schedule: DemandSchedule) -> str:
-    return f"schedule of demand {schedule.demand.name}, {schedule.demand.num_ranks} ranks, {format_time(schedule.makespan_us)}"
+    return (
+        f"schedule of {schedule.demand.title}, {schedule.demand.num_ranks} ranks, {format_time(schedule.makespan_us)}"
+    )
 
 
 def _verify_folder(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) -> list[dict[str, Any]]:

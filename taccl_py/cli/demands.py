@@ -279,7 +279,7 @@ def _search(
                     [{"low": list(box.low), "high": list(box.high)} for box in resharding.boxes]
                 )
             if not values.get("only_schedule"):
-                programs = _programs(answer.synthesis.schedule, demand, output, texts)
+                programs = lower_for_all(answer.synthesis.schedule, demand, output, texts)
             facts["programs"] = programs
             names = [*(path.name for path in texts), "summary.json"]
             texts[output / "summary.json"] = canonical_json({"format": SUMMARY_FORMAT, **facts, "files": names})
@@ -296,15 +296,30 @@ def _search(
             click.echo(f"note: no {program['file']}: {program['refused']}", err=True)
 
 
-def _programs(
-    schedule: DemandSchedule, demand: DataDemand, output: Path, texts: dict[Path, str]
+def lower_for_all(
+    schedule: DemandSchedule, demand: DataDemand, output: Path, texts: dict[Path, str], prefix: str = ""
 ) -> list[dict[str, Any]]:
-    """Lower for every runtime that takes demands; what it cannot do is told, and the schedule is there in any case."""
+    """Lower for every runtime that takes demands, and record it; what one cannot do is told, and the schedule is there in any case.
+
+    Parameters
+    ----------
+    schedule, demand
+        The schedule, and the demand with which its programs are verified.
+    output, texts
+        Directory, and texts of its files, to which those of programs are added.
+    prefix
+        Of the files' names.
+    """
     from taccl_py.pipeline.demand_programs import DEMAND_TARGETS
 
     found = []
     for target in DEMAND_TARGETS:
-        record: dict[str, Any] = {"runtime": target.runtime, "file": target.file, "unit_bytes": None, "refused": None}
+        record: dict[str, Any] = {
+            "runtime": target.runtime,
+            "file": prefix + target.file,
+            "unit_bytes": None,
+            "refused": None,
+        }
         found.append(record)
         if len(schedule.messages) > target.most_messages:
             record["refused"] = (
@@ -316,6 +331,6 @@ def _programs(
         except LoweringError as error:
             record["refused"] = str(error)
         else:
-            texts[output / target.file] = made.text
+            texts[output / f"{prefix}{target.file}"] = made.text
             record["unit_bytes"] = made.unit_bytes
     return found

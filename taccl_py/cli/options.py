@@ -32,6 +32,7 @@ from taccl_py.topology.degrade import (
     parse_slow_link,
     parse_slow_port,
 )
+from taccl_py.topology.failures import parse_sorts
 from taccl_py.topology.model import Medium
 from taccl_py.units import Left, SizeRange, parse_left, parse_ranks, parse_size, parse_size_range
 
@@ -144,6 +145,7 @@ GPU: ParsedType[GpuModel | None] = ParsedType("gpu", GpuModel, parse_gpu, (AUTO,
 LINK = ParsedType("link", LinkChoice, parse_link)
 SLOW_LINK = ParsedType("link:part", SlowLink, parse_slow_link)
 SLOW_PORT = ParsedType("port:part", SlowPort, parse_slow_port)
+FAILURES = ParsedType("sorts", tuple, parse_sorts)
 OUTPUT = OutputType()
 OUTPUT_FILE = OutputType(is_file=True)
 UNPROBED_OUTPUT = OutputType(probed=False)

@@ -32,12 +32,15 @@ from taccl_py.cli.options import (
     runtime_profile_option,
 )
 from taccl_py.cli.progress import watched
+from taccl_py.collective import Kind
 from taccl_py.errors import InputError
 from taccl_py.jsonio import format_of, read_text
+from taccl_py.portfolio.failure_index import INDEX
 from taccl_py.report.tables import plain_table, print_table, record, summary_table, timed
 from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT, GROUP_FORMAT, read_schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Options
+from taccl_py.topology.degrade import Degradation
 from taccl_py.units import format_time
 
 if TYPE_CHECKING:
@@ -79,7 +82,8 @@ def _parse_seconds(text: str) -> float:
 def replan(schedule: Path, output: Path | None, as_json: bool, **values: Any) -> None:
     """Find a new schedule in place of SCHEDULE for its machine without what has failed, or with what has become slow.
 
-    SCHEDULE is a schedule.json, or the folder of taccl synth that has one. The old schedule is timed anew, its chunks get other sizes, its
+    SCHEDULE is a schedule.json, or the folder of taccl synth that has one; of a folder of --single-failures, what was prepared for the
+    failure is taken for the old one. The old schedule is timed anew, its chunks get other sizes, its
     routes other weights, and a search takes the time that is left. The fastest one is verified and lowered; it is never slower than
     going on with the old one.
 
@@ -88,6 +92,7 @@ def replan(schedule: Path, output: Path | None, as_json: bool, **values: Any) ->
       taccl replan out/ --slow-link 0-1:0.5 --within 2s -o new/
       taccl replan out/schedule.json --without-link 0-3 --within 500ms --only-schedule
       taccl replan out/ --slow-port 'node 1 ib0 in:0.5' --within 500ms --json
+      taccl replan failures/ --without-port 'node 1 ib3 *' --within 1s -o new/
     """
     from taccl_py.answer import Ended
     from taccl_py.api.search import answer_of, with_defaults
@@ -104,6 +109,8 @@ def replan(schedule: Path, output: Path | None, as_json: bool, **values: Any) ->
             path="command line",
         )
     check_output(output)
+    if (schedule / INDEX).is_file():
+        schedule, degradation = _prepared(schedule, degradation), Degradation()
     old = _read(schedule)
     stop = threading.Event()
     request = Request(
@@ -137,6 +144,32 @@ def replan(schedule: Path, output: Path | None, as_json: bool, **values: Any) ->
     print_table(summary_table(result))
     for name in files:
         click.echo(f"wrote {name}", err=True)
+
+
+def _prepared(folder: Path, degradation: Degradation) -> Path:
+    """Folder with what was prepared for a failure, of a folder of ``taccl synth --single-failures``.
+
+    Raises
+    ------
+    InputError
+        If nothing was prepared for it, or the machine has no such link or port.
+    """
+    from taccl_py.pipeline.resolve import Request, damaged_machine
+    from taccl_py.portfolio.failure_index import read_failure_index
+
+    index = read_failure_index(folder)
+    machine, _ = damaged_machine(
+        Request(index.topology, Kind.ALLREDUCE, degradation=degradation)
+    )  # of whatever collective
+    found = index.find(machine)
+    if found is None:
+        some = ", ".join(each.what for each in index.failures[:3])
+        raise InputError(
+            f"nothing in it was prepared for this; it has {len(index.failures)} failures, such as {some}; name a schedule of the whole machine",
+            path=str(folder),
+        )
+    click.echo(f"note: {found.folder} was prepared for {found.what}", err=True)
+    return found.folder
 
 
 def _read(path: Path) -> Schedule:

@@ -28,6 +28,7 @@ from taccl_py.cli.delivery import (
     write_answer,
 )
 from taccl_py.cli.options import (
+    FAILURES,
     OUTPUT,
     OUTPUT_FILE,
     RANKS,
@@ -143,6 +144,13 @@ _V100 = "v100"
 )
 @demand_options
 @degradation_options
+@click.option(
+    "--single-failures",
+    type=FAILURES,
+    default=None,
+    help="One schedule for each thing of a sort that may fail, and an index: nic (lost), gpu-link, gpu-port, or with the part of "
+    "the bandwidth that is left, nic:0.5; several after commas. One search for those that are alike; --time-limit is for all of them.",
+)
 @lowering_options
 @runtime_profile_option
 @json_option
@@ -170,6 +178,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
       taccl synth ndv5 moe-dispatch --nodes 2 --experts 64 --tokens 128 --topk 8 --token-bytes 7392
       taccl synth dgx1 my.json -o out/
       taccl synth ndv4 allreduce --nodes 3 --engine greedy --without-port 'node 1 ib3 in' --only-schedule
+      taccl synth ndv4 allreduce --nodes 2 --size 64MiB --single-failures nic,nic:0.5 -o failures/
     """
     if not take_kind(values):
         from taccl_py.cli.demands import synth_demand
@@ -182,19 +191,14 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
     from taccl_py.profiles.catalog import select_profile
 
     stop = threading.Event()
-    sizes: SizeRange | None = values["sizes"]
     request = _request(values, stop)
     topology = resolve_machine(request)
     options = make_lowering_options(values, topology)
     selection = select_profile(values["runtime_profile"], options.runtime.name, topology)
     profile = selection.profile
     request = replace(request, profile=profile)
-    if sizes is not None and values["progress"] is not None:
-        raise InputError(
-            "it is for one search, and --sizes makes many; leave it out", path="command line", field="--progress"
-        )
-    if sizes is not None:
-        _synth_range(request, sizes, options, output, values["instances"], selection.note, as_json=as_json)
+    if values["single_failures"] is not None or values["sizes"] is not None:
+        _synth_many(request, options, output, values, selection.note, as_json=as_json)
         return
     check_output(output)
     over = request.options.limits.to_lower()
@@ -259,33 +263,34 @@ def _request(values: dict[str, Any], stop: threading.Event) -> Request:
     )
 
 
-def _synth_range(
-    request: Request,
-    sizes: SizeRange,
-    options: LoweringOptions,
-    output: Path | None,
-    instances: int | None,
-    note: str,
-    *,
-    as_json: bool,
+def _synth_many(
+    request: Request, options: LoweringOptions, output: Path | None, values: dict[str, Any], note: str, *, as_json: bool
 ) -> None:
-    """Refuse what contradicts a range, then synthesize for it."""
+    """Refuse what contradicts many searches, then synthesize for single failures, or for a range of sizes."""
+    from taccl_py.cli.failures import synth_failures
     from taccl_py.cli.portfolio import synth_portfolio
     from taccl_py.pipeline.resolve import AUTO_SKETCH
 
+    sizes: SizeRange | None = values["sizes"]
+    failures = values["single_failures"] is not None
     contradictions = {
-        "--size": request.size_bytes is not None,
+        "--sizes": failures and sizes is not None,
+        "--sketch": failures and bool(request.sketch),
+        "--size": not failures and request.size_bytes is not None,
         "--sketch auto": request.sketch == AUTO_SKETCH,
-        "--engine": request.engine != "auto",
-        "--min-bytes": options.min_bytes > 0,
-        "--max-bytes": options.max_bytes is not None,
+        "--engine": not failures and request.engine != "auto",
+        "--min-bytes": not failures and options.min_bytes > 0,
+        "--max-bytes": not failures and options.max_bytes is not None,
+        "--progress": values["progress"] is not None,
     }
+    what = "--single-failures, which makes many searches" if failures else "--sizes, which decides it for every size"
     for name, given in contradictions.items():
         if given:
-            raise InputError(
-                "it contradicts --sizes, which decides it for every size; leave it out", path="command line", field=name
-            )
-    synth_portfolio(request, sizes, options, output, instances, note, as_json=as_json)
+            raise InputError(f"it contradicts {what}; leave it out", path="command line", field=name)
+    if failures or sizes is None:
+        synth_failures(request, options, output, values, note, as_json=as_json)
+    else:
+        synth_portfolio(request, sizes, options, output, values["instances"], note, as_json=as_json)
 
 
 def _switch_facts(answer: Answer) -> dict[str, Any]:

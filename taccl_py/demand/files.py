@@ -18,7 +18,7 @@ The form, version 1, with one line for each chunk::
 
 ``holds`` names the ranks that have the chunk at the start, and at which byte of their input it lies: any of them may send it. ``adds`` names the
 ranks whose contributions are added; a list of such maps is a list of terms, each held by any of its ranks. ``wants`` names the ranks that must
-have it, and at which byte of their output. In place of a map a list of ranks will do: the chunk then lies behind what stands before it. The
+have it, and at which byte of their output. Without a ``name`` the demand is called like its file. In place of a map a list of ranks will do: the chunk then lies behind what stands before it. The
 lengths of the buffers may be left out: they are as long as needed.
 """
 
@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from taccl_py.demand.model import DTYPES, ChunkPlace, DataChunk, DataDemand
@@ -101,7 +102,7 @@ def read_demand_value(value: Mapping[str, Any], path: str) -> DataDemand:
     InputError
         See `read_demand`.
     """
-    fields = Fields({"format": FORMAT, "version": VERSION, **value}, path)
+    fields = Fields({"format": FORMAT, "version": VERSION, "name": "unnamed", **value}, path)
     fields.header(FORMAT, VERSION)
     return read_demand_fields(fields)
 
@@ -114,7 +115,7 @@ def read_demand_fields(fields: Fields) -> DataDemand:
     InputError
         See `read_demand`.
     """
-    name = fields.text("name", "demand")
+    name = fields.text("name", Path(fields.path).stem)
     ranks = fields.integer("ranks")
     dtype = fields.choice("dtype", tuple(DTYPES), "uint8")
     lengths = {key: tuple(fields.integers(key)) if fields.has(key) else None for key in ("input_bytes", "output_bytes")}

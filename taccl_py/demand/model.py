@@ -7,7 +7,7 @@ term of a chunk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -218,6 +218,11 @@ class DataDemand:
         raise InputError(what, field=f"chunks/{number}/{field}")
 
     @property
+    def title(self) -> str:
+        """The word demand and its name, for sentences."""
+        return f"demand {self.name}" if self.name != "demand" else self.name
+
+    @property
     def element_bytes(self) -> int:
         """Bytes of an element."""
         return DTYPES[self.dtype]
@@ -239,6 +244,26 @@ class DataDemand:
         """
         chunks = tuple(self.chunks[number].part(first, size) for number, first, size in parts)
         return DataDemand(self.name, self.num_ranks, chunks, self.input_bytes, self.output_bytes, self.dtype)
+
+    def placed(self, ranks: Sequence[int], num_ranks: int) -> DataDemand:
+        """The same between these of so many ranks, in their order; the others have nothing, and nothing is for them."""
+        lengths = [[0] * num_ranks, [0] * num_ranks]
+        for found, own in zip(lengths, (self.input_bytes, self.output_bytes), strict=True):
+            for rank, length in zip(ranks, own, strict=True):
+                found[rank] = length
+        return self._renumbered(dict(enumerate(ranks)), lengths[0], lengths[1])
+
+    def among(self, ranks: Sequence[int]) -> DataDemand:
+        """The same between these of its ranks, in their order, which must be all that have something or want something."""
+        lengths = [[own[rank] for rank in ranks] for own in (self.input_bytes, self.output_bytes)]
+        return self._renumbered({rank: number for number, rank in enumerate(ranks)}, lengths[0], lengths[1])
+
+    def _renumbered(self, new: Mapping[int, int], inputs: Sequence[int], outputs: Sequence[int]) -> DataDemand:
+        def moved(places: Sequence[ChunkPlace]) -> tuple[ChunkPlace, ...]:
+            return tuple(ChunkPlace(new[rank], offset) for rank, offset in places)
+
+        chunks = tuple(DataChunk(c.size_bytes, tuple(map(moved, c.terms)), moved(c.wants)) for c in self.chunks)
+        return DataDemand(self.name, len(inputs), chunks, tuple(inputs), tuple(outputs), self.dtype)
 
     def describe_chunk(self, number: int) -> str:
         """Name of a chunk for people."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taccl_py.topology.automorphism import LinkImages
+from taccl_py.topology.automorphism import LinkImages, regular_renamings
 from taccl_py.topology.template import NodeTemplate, instantiate
 
 # Nodes with more ranks than this are declared without symmetry.
@@ -22,12 +22,9 @@ def node_symmetry(node: NodeTemplate) -> tuple[tuple[int, ...], ...]:
     size = node.num_ranks
     if size < 2 or size > _MOST_RANKS:
         return ()
-    turns = [tuple((rank + step) % size for rank in range(size)) for step in range(1, size) if size % step == 0]
-    masks = [1 << bit for bit in range(size.bit_length()) if size % (2 << bit) == 0]
-    flips = [tuple(rank ^ mask for rank in range(size)) for mask in masks]
     found: list[tuple[int, ...]] = []
     machine = LinkImages(instantiate(node, 2 if node.nics else 1))
-    for image in dict.fromkeys([*turns, *flips]):
+    for image in regular_renamings(size):
         everywhere = (*image, *(size + rank for rank in image)) if node.nics else image
         if not isinstance(machine.of(everywhere), str) and not _made_of(image, found):
             found.append(image)

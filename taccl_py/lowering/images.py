@@ -1,4 +1,4 @@
-"""Images of a rank's program: what all ranks do where they are symmetric, from what one of each role does.
+"""Images of programs: what all ranks do where they are symmetric, from what one of each role does; and whole programs renamed.
 
 The translation that takes the root of a role to another rank renames peers, and moves the shards of ranks in the buffers; scratch,
 steps, threadblocks, channels and dependencies stay.
@@ -6,10 +6,11 @@ steps, threadblocks, channels and dependencies stay.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from taccl_py.collective import Address, Buffer
-from taccl_py.lowering.program import Gpu, Step, Threadblock
+from taccl_py.collective import Address, Buffer, Kind
+from taccl_py.lowering.program import Gpu, Program, Step, Threadblock
 from taccl_py.schedule.group import GroupSchedule
 
 
@@ -85,3 +86,67 @@ class RankImages:
             found = Address(address.buffer, image[owner] * self._shard + cell)
         moved[address] = found
         return found
+
+
+# Buffers that hold a shard of every rank.
+_OF_ALL_RANKS = {
+    Kind.ALLGATHER: (Buffer.OUTPUT,), Kind.GATHER: (Buffer.OUTPUT,), Kind.REDUCESCATTER: (Buffer.INPUT,),
+    Kind.SCATTER: (Buffer.INPUT,), Kind.ALLTOALL: (Buffer.INPUT, Buffer.OUTPUT),
+}  # fmt: skip
+
+
+def image_of_program(program: Program, renaming: Sequence[int]) -> Program | None:
+    """The program with rank r renamed ``renaming[r]``; None if a step handles shards of several ranks that are then not neighbours.
+
+    Parameters
+    ----------
+    program
+        A program of one of the collectives.
+    renaming
+        New name of every rank; the root keeps its own.
+    """
+    moved = _MovedCells(program, renaming)
+    image = (*renaming, -1)  # the last for peer -1, which is none
+    gpus: list[Gpu] = [*program.gpus]
+    for gpu in program.gpus:
+        blocks = [
+            replace(tb, send_peer=image[tb.send_peer], recv_peer=image[tb.recv_peer], steps=moved.steps(tb))
+            for tb in gpu.threadblocks
+        ]
+        gpus[renaming[gpu.rank]] = replace(gpu, rank=renaming[gpu.rank], threadblocks=tuple(blocks))
+    return None if moved.are_torn else replace(program, gpus=tuple(gpus))
+
+
+class _MovedCells:
+    """Places of shards under a renaming of the ranks.
+
+    Attributes
+    ----------
+    are_torn
+        Whether a step was found whose cells would not be neighbours.
+    """
+
+    def __init__(self, program: Program, renaming: Sequence[int]) -> None:
+        self.are_torn = False
+        self._renaming = renaming
+        self._buffers = _OF_ALL_RANKS.get(program.known_kind, ())
+        is_of_one_rank = program.kind in (Kind.GATHER, Kind.SCATTER)
+        self._shard = program.num_chunks_per_loop // (1 if is_of_one_rank else len(program.gpus))
+
+    def steps(self, tb: Threadblock) -> tuple[Step, ...]:
+        """Steps of a threadblock, with their cells where they are then."""
+        if not self._buffers:
+            return tb.steps
+        return tuple(
+            replace(step, src=self._moved(step.src, step.count), dst=self._moved(step.dst, step.count))
+            for step in tb.steps
+        )
+
+    def _moved(self, address: Address, count: int) -> Address:
+        if address.buffer not in self._buffers or address.offset < 0:
+            return address
+        owner, cell = divmod(address.offset, self._shard)
+        last = (address.offset + max(count, 1) - 1) // self._shard
+        there = self._renaming[owner]
+        self.are_torn |= any(self._renaming[owner + step] != there + step for step in range(last - owner + 1))
+        return Address(address.buffer, there * self._shard + cell)

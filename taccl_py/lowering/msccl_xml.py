@@ -29,8 +29,15 @@ _CHILD = {"algo": "gpu", "gpu": "tb", "tb": "step"}
 _KNOWN = {parent: frozenset({child}) for parent, child in _CHILD.items()}
 
 
-def emit_xml(program: Program, runtime: Runtime) -> str:
+def emit_xml(program: Program, runtime: Runtime, written: dict[int, str] | None = None) -> str:
     """Return the text of a program for a runtime.
+
+    Parameters
+    ----------
+    program, runtime
+        The program, and which runtime is to load it.
+    written
+        Texts of steps by the identity of their tuples, for images of a program, which share them; it grows.
 
     Raises
     ------
@@ -66,7 +73,7 @@ def emit_xml(program: Program, runtime: Runtime) -> str:
     }
     lines = [_tag("algo", head)]
     for gpu in program.gpus:
-        lines.extend(_gpu_lines(gpu, runtime))
+        lines.extend(_gpu_lines(gpu, runtime, {} if written is None else written))
     lines.append("</algo>")
     return "\n".join(lines) + "\n"
 
@@ -75,22 +82,30 @@ def _tag(name: str, attributes: dict[str, str | int], end: str = ">") -> str:
     return f"<{name}" + "".join(f' {key}="{value}"' for key, value in attributes.items()) + end
 
 
-def _gpu_lines(gpu: Gpu, runtime: Runtime) -> Iterator[str]:
+def _gpu_lines(gpu: Gpu, runtime: Runtime, written: dict[int, str]) -> Iterator[str]:
     sizes = {"i_chunks": gpu.input_chunks, "o_chunks": gpu.output_chunks, "s_chunks": gpu.scratch_chunks}
     yield "  " + _tag("gpu", {"id": gpu.rank, **sizes})
     for number, tb in enumerate(gpu.threadblocks):
         yield "    " + _tag("tb", {"id": number, "send": tb.send_peer, "recv": tb.recv_peer, "chan": tb.channel})
-        for index, step in enumerate(tb.steps):
-            if step.op.receives and (step.op.sends or step.op is not Op.RECV) and not runtime.fused:
-                raise LoweringError(
-                    f"{runtime.title} cannot run the step {step.op} of threadblock {number} of rank {gpu.rank}; lower the "
-                    "schedule for this runtime",
-                    runtime=runtime.name,
-                    limit="fused",
-                )
-            yield "      " + _tag("step", _step_attributes(index, step), "/>")
+        if tb.steps:
+            text = written.get(id(tb.steps))
+            if text is None:
+                text = written[id(tb.steps)] = "\n".join(_step_lines(gpu, number, runtime))
+            yield text
         yield "    </tb>"
     yield "  </gpu>"
+
+
+def _step_lines(gpu: Gpu, number: int, runtime: Runtime) -> Iterator[str]:
+    for index, step in enumerate(gpu.threadblocks[number].steps):
+        if step.op.receives and (step.op.sends or step.op is not Op.RECV) and not runtime.fused:
+            raise LoweringError(
+                f"{runtime.title} cannot run the step {step.op} of threadblock {number} of rank {gpu.rank}; lower the "
+                "schedule for this runtime",
+                runtime=runtime.name,
+                limit="fused",
+            )
+        yield "      " + _tag("step", _step_attributes(index, step), "/>")
 
 
 def _step_attributes(index: int, step: Step) -> dict[str, str | int]:

@@ -89,7 +89,7 @@ def require_machine(topology: Topology, demand: DataDemand) -> None:
         )  # fmt: skip
     if topology.num_ranks != demand.num_ranks:
         raise InputError(
-            f"{topology.name} has {topology.num_ranks} ranks, and the demand {demand.name} is for {demand.num_ranks}; choose the machine's "
+            f"{topology.name} has {topology.num_ranks} ranks, and the {demand.title} is for {demand.num_ranks}; choose the machine's "
             "size, or --ranks",
             path="command line", field="TOPOLOGY",
         )  # fmt: skip

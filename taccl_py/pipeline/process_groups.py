@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from taccl_py.collective import ROOTED, Kind
-from taccl_py.errors import InputError, InvalidArtifact
-from taccl_py.pipeline.resolve import Request, make_demand
+from taccl_py.demand import DataDemand
+from taccl_py.errors import Infeasible, InputError, InvalidArtifact
+from taccl_py.pipeline.demands import require_machine, synthesize_demand
+from taccl_py.pipeline.resolve import DEFAULT_SIZE, Request, make_demand
 from taccl_py.pipeline.search import synthesize
+from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Schedule
+from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound
-from taccl_py.synthesis.engine import Demand, Events, Proof
-from taccl_py.synthesis.together import GroupMember, GroupTask, in_turn, makespan_us, orders, together_bound
+from taccl_py.synthesis.demands import KnownDemand
+from taccl_py.synthesis.engine import Events, Proof
+from taccl_py.synthesis.matching.attempts import ROUTED
+from taccl_py.synthesis.together import (
+    GroupMember,
+    GroupTask,
+    in_turn,
+    makespan_us,
+    orders,
+    planned_jointly,
+    relayed,
+    together_bound,
+)
 from taccl_py.topology.model import Topology
-from taccl_py.units import relative_gap
+from taccl_py.units import ALIGNED_BYTES, format_ranks, parse_size, relative_gap
 from taccl_py.verify.together import TimedGroup, verify_together
+
+# Engines where none is named: one that is quick, and one for the collectives that it does not know.
+_QUICK, _ANY = "greedy", "auto"
+# Collectives whose size is that of one chunk; of the others it is spread over all ranks.
+_WHOLE = frozenset({Kind.BROADCAST, Kind.REDUCE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +47,18 @@ class AskedGroup:
     ----------
     ranks
         Ranks of the machine, in the group's order.
-    kind, size_bytes
-        Its collective and size, or None for those of the request.
+    what
+        Its collective, or a demand between as many ranks; None for the collective of the request.
+    size_bytes, root
+        Size and root (a number within the group) of its collective, or None for those of the request.
     release_us
         When it may start.
     """
 
     ranks: tuple[int, ...]
-    kind: Kind | None = None
+    what: Kind | DataDemand | None = None
     size_bytes: int | None = None
+    root: int | None = None
     release_us: float = 0.0
 
 
@@ -44,22 +68,24 @@ class GroupsSynthesis:
 
     Attributes
     ----------
-    groups
-        Ranks of each group.
+    tasks
+        The groups, and what each does when.
+    ranks
+        For each group its ranks, and behind them those outside of it that pass its data on.
     schedules
-        Of each group, on the machine that it sees, on one clock.
-    alone_us, release_us
-        Time of each group's schedule where the others are silent, and when it may start.
+        Of each group, on the machine that these ranks see, on one clock.
+    alone_us
+        Time of each group's best schedule where the others are silent.
     one_after_another_us
-        Time of all schedules in turn, in the order of the releases.
+        Time of all these in turn, in the order of the releases.
     bound
         Best proven lower bound for all of them together.
     """
 
-    groups: tuple[tuple[int, ...], ...]
-    schedules: tuple[Schedule, ...]
+    tasks: tuple[GroupTask, ...]
+    ranks: tuple[tuple[int, ...], ...]
+    schedules: tuple[Schedule | DemandSchedule, ...]
     alone_us: tuple[float, ...]
-    release_us: tuple[float, ...]
     one_after_another_us: float
     bound: Bound
 
@@ -73,84 +99,188 @@ class GroupsSynthesis:
         """Relative distance from the bound."""
         return relative_gap(self.makespan_us, self.bound.time_us)
 
+    def demand_of(self, group: int) -> DataDemand:
+        """Demand of a group, between its ranks and those that pass its data on, which have nothing and want nothing."""
+        ranks = self.ranks[group]
+        return self.tasks[group].demand.placed(range(len(self.tasks[group].ranks)), len(ranks))
 
-def synthesize_groups(request: Request, groups: Sequence[AskedGroup], events: Events) -> GroupsSynthesis:
+
+def synthesize_groups(
+    request: Request, groups: Sequence[AskedGroup], events: Events, *, relay: bool = False
+) -> GroupsSynthesis:
     """Find schedules for several groups at once; groups that do the same on machines that look the same are solved once.
 
     Parameters
     ----------
     request
-        Request of each group but for what the group says; its ``ranks`` are left out.
+        Request of each group but for what the group says; its ``ranks`` are left out. Without an engine each collective gets a quick one.
     groups
         The groups; a rank may be in several.
     events
         Progress.
+    relay
+        Whether data may also pass through ranks outside of their group. Sizes of collectives are then rounded up to whole chunks of 16 bytes.
 
     Raises
     ------
     TacclError
         Input, synthesis and package errors; InvalidArtifact if the verifier rejects everything that was found.
     """
-    _require_several(request, groups)
-    machine = make_demand(replace(request, ranks=None, chunks_per_rank=None), expanded=False).topology
+    if len(groups) < 2 and not relay:
+        raise InputError(
+            "give --group at least twice; one group alone is for taccl synth --ranks, or with --relay",
+            path="command line",
+            field="--group",
+        )
+    machine = make_demand(replace(request, ranks=None, root=0, chunks_per_rank=None), expanded=False).topology
     events.stage("bound")
-    requests = [_request(request, group) for group in groups]
-    demands = [_demand(own) for own in requests]
-    tasks = [
-        GroupTask(group.ranks, demand.kind, demand.size_bytes, group.release_us)
-        for group, demand in zip(groups, demands, strict=True)
-    ]
-    bound = together_bound(machine, tasks)
+    if relay:
+        groups = [_whole_chunks(request, group) for group in groups]
+    tasks = [_task(machine, request, group, relay=relay) for group in groups]
+    if relay:
+        require_machine(machine, tasks[0].demand.placed(tasks[0].ranks, machine.num_ranks))
+    bound = together_bound(machine, tasks, relay=relay)
     events.bound(bound.time_us)
-    members: list[GroupMember] = []
-    for number, (group, demand) in enumerate(zip(groups, demands, strict=True)):
-        like = next((i for i in range(number) if _look_alike(demands[i], demand)), None)
-        if like is not None:
-            schedule = replace(members[like].schedule, topology=demand.topology)
-        else:
-            schedule = synthesize(requests[number], events).schedule
-        members.append(GroupMember(group.ranks, schedule, group.release_us))
+    own = _own_members(machine, request, groups, tasks, events, relay=relay)
+    inside = [member for member in own if member is not None]
+    plans = [inside] if len(inside) == len(tasks) else []
+    if relay:
+        plans = [*_relayed_plans(machine, tasks, own, request.options.limits, events), *plans]
     events.stage("together")
-    return _verified(machine, members, demands, bound)
+    return _verified(machine, tasks, plans, bound)
 
 
 def _request(request: Request, group: AskedGroup) -> Request:
-    """Request of one group."""
+    """Request of one group with a collective."""
+    kind = group.what if isinstance(group.what, Kind) else request.kind
+    root = request.root if group.root is None and kind in ROOTED else group.root or 0
     size = request.size_bytes if group.size_bytes is None else group.size_bytes
-    return replace(request, ranks=group.ranks, kind=group.kind or request.kind, size_bytes=size)
+    engine = request.engine or (_QUICK if kind in ROUTED else _ANY)
+    return replace(request, ranks=group.ranks, kind=kind, size_bytes=size, root=root, engine=engine)
 
 
-def _demand(request: Request) -> Demand:
+def _whole_chunks(request: Request, group: AskedGroup) -> AskedGroup:
+    """The group with the size of its collective rounded up to whole chunks of aligned bytes, as data that pass through others are a demand."""
+    if isinstance(group.what, DataDemand):
+        return group
+    own = _request(request, group)
+    size = own.size_bytes if own.size_bytes is not None else parse_size(DEFAULT_SIZE)
+    chunks = 1 if own.kind in _WHOLE else len(group.ranks)
+    unit = chunks * ALIGNED_BYTES
+    return replace(group, size_bytes=-(-size // unit) * unit)
+
+
+def _task(machine: Topology, request: Request, group: AskedGroup, *, relay: bool) -> GroupTask:
+    """Task of a group, if it is possible."""
+    if isinstance(group.what, DataDemand):
+        if len(group.ranks) != group.what.num_ranks:
+            raise InputError(
+                f"the group {format_ranks(group.ranks)} has {len(group.ranks)} ranks, and the {group.what.title} is for "
+                f"{group.what.num_ranks}; name as many ranks",
+                path="command line", field="--group",
+            )  # fmt: skip
+        with _about_groups():
+            require_machine(machine.subset(group.ranks), group.what)
+        return GroupTask(group.ranks, group.what, group.release_us)
+    own = _request(request, group)
+    with _about_groups(), suppress(*((Infeasible,) if relay else ())):
+        demand = make_demand(own)
+        return GroupTask(group.ranks, KnownDemand(own.kind, own.root, int(demand.size_bytes)), group.release_us)
+    return GroupTask(group.ranks, KnownDemand(own.kind, own.root, own.size_bytes or 0), group.release_us)
+
+
+@contextmanager
+def _about_groups() -> Iterator[None]:
+    """Turn errors about the options of a process group into those about ``--group``."""
     try:
-        return make_demand(request)
+        yield
     except InputError as error:
-        if error.field != "--ranks":
+        if error.field not in ("--ranks", "--root", "ranks"):
             raise
-        raise InputError(error.what, path=error.path, field="--group") from None
+        raise InputError(error.what, path="command line", field="--group") from None
+
+
+def _own_members(
+    machine: Topology,
+    request: Request,
+    groups: Sequence[AskedGroup],
+    tasks: Sequence[GroupTask],
+    events: Events,
+    *,
+    relay: bool,
+) -> list[GroupMember | None]:
+    """Schedule of each group over its own ranks alone; None where these have no paths, if data may pass through others."""
+    seen = [machine.subset(task.ranks) for task in tasks]
+    found: list[GroupMember | None] = []
+    for number, (group, task) in enumerate(zip(groups, tasks, strict=True)):
+        like = next((i for i in range(number) if _look_alike(tasks[i], seen[i], task, seen[number])), None)
+        earlier = found[like] if like is not None else None
+        if earlier is not None:
+            schedule: Schedule | DemandSchedule = replace(earlier.schedule, topology=seen[number])
+            found.append(GroupMember(task.ranks, schedule, task.release_us))
+            continue
+        try:
+            if isinstance(task.what, DataDemand):
+                schedule = synthesize_demand(seen[number], task.what, request.options.limits, events).schedule
+            else:
+                schedule = synthesize(_request(request, group), events).schedule
+        except Infeasible:
+            if not relay:
+                raise
+            found.append(None)
+        else:
+            found.append(GroupMember(task.ranks, schedule, task.release_us))
+    return found
+
+
+def _relayed_plans(
+    machine: Topology,
+    tasks: Sequence[GroupTask],
+    own: Sequence[GroupMember | None],
+    limits: Limits,
+    events: Events,
+) -> list[list[GroupMember]]:
+    """Members of plans in which data pass through others: each group's best by itself, and all from one plan."""
+    events.stage("relays")
+    best = []
+    for member, task in zip(own, tasks, strict=True):
+        other = (
+            relayed(machine, task, limits, events) if len(task.ranks) < machine.num_ranks or member is None else None
+        )
+        candidates = [each for each in (member, other) if each is not None]
+        best.append(min(candidates, key=lambda each: each.schedule.makespan_us))
+    joint = planned_jointly(machine, tasks, limits, events) if len(tasks) > 1 else None
+    return [best] if joint is None else [best, joint]
 
 
 def _verified(
-    machine: Topology, members: Sequence[GroupMember], demands: Sequence[Demand], bound: Bound
+    machine: Topology, tasks: Sequence[GroupTask], plans: Sequence[list[GroupMember]], bound: Bound
 ) -> GroupsSynthesis:
-    """The best order that the verifier accepts."""
-    groups = tuple(member.ranks for member in members)
+    """The best order of the best plan that the verifier accepts; times alone are those of the first plan."""
+    found = [(schedules, plan) for plan in plans for schedules in orders(machine, plan)]
     violations = None
-    for schedules in orders(machine, members):
+    for schedules, plan in sorted(found, key=lambda each: makespan_us(each[0])):
         parts = [
-            TimedGroup(member.ranks, schedule, member.release_us)
-            for member, schedule in zip(members, schedules, strict=True)
+            TimedGroup(
+                member.ranks, schedule, task.release_us, task.demand if isinstance(schedule, DemandSchedule) else None
+            )
+            for member, schedule, task in zip(plan, schedules, tasks, strict=True)
         ]
-        violations = verify_together(machine, parts)
-        if not violations:
-            schedules = tuple(_named(schedule, bound) for schedule in schedules)
-            alone_us = tuple(member.schedule.makespan_us for member in members)
-            release_us = tuple(member.release_us for member in members)
-            return GroupsSynthesis(groups, schedules, alone_us, release_us, makespan_us(in_turn(members)), bound)
-        violations = violations or violations
-    raise InvalidArtifact(f"schedules of {len(demands)} groups", violations or ())
+        wrong = verify_together(machine, parts)
+        if not wrong:
+            return GroupsSynthesis(
+                tuple(tasks),
+                tuple(member.ranks for member in plan),
+                tuple(_named(schedule, bound) for schedule in schedules),
+                tuple(member.schedule.makespan_us for member in plans[0]),
+                makespan_us(in_turn(plans[0])),
+                bound,
+            )
+        violations = violations or wrong
+    raise InvalidArtifact(f"schedules of {len(tasks)} groups", violations or ())
 
 
-def _named(schedule: Schedule, bound: Bound) -> Schedule:
+def _named(schedule: Schedule | DemandSchedule, bound: Bound) -> Schedule | DemandSchedule:
     """The schedule with the bound of all groups together in its provenance; what was proved of it alone holds no more."""
     origin = schedule.origin
     if origin is None:
@@ -159,26 +289,7 @@ def _named(schedule: Schedule, bound: Bound) -> Schedule:
     return schedule.with_origin(own)
 
 
-def _require_several(request: Request, groups: Sequence[AskedGroup]) -> None:
-    if len(groups) < 2:
-        raise InputError(
-            "give --group at least twice; one group alone is for taccl synth --ranks",
-            path="command line",
-            field="--group",
-        )
-    for group in groups:
-        kind = group.kind or request.kind
-        if kind in ROOTED:
-            raise InputError(f"{kind} has a root; groups are for collectives without one", path="command line")
-
-
-def _look_alike(one: Demand, two: Demand) -> bool:
-    """True if two groups do the same on the same machine but for the names of ports."""
-    machines = (one.topology, two.topology)
-    costs = [[(port.alpha_us, port.beta_us_per_mb) for port in each.ports] for each in machines]
-    return (
-        (one.kind, one.size_bytes) == (two.kind, two.size_bytes)
-        and machines[0].links == machines[1].links
-        and machines[0].node_of == machines[1].node_of
-        and costs[0] == costs[1]
-    )
+def _look_alike(one: GroupTask, seen: Topology, two: GroupTask, other: Topology) -> bool:
+    """True if two groups do the same on machines that they see alike but for the names of ports."""
+    costs = [[(port.alpha_us, port.beta_us_per_mb) for port in each.ports] for each in (seen, other)]
+    return one.what == two.what and seen.links == other.links and seen.node_of == other.node_of and costs[0] == costs[1]

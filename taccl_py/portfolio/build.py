@@ -144,8 +144,9 @@ def synthesize_portfolio(
             cover = ReplayedCover(candidates, sizes_bytes, options, profile, instances, racer, over)
             chosen = _members_by_replay(cover, sizes, options, stopped, racer)
         members = racer.spread(_verified, [_UnverifiedMember(each, options.runtime) for each in chosen])
-        proved = [bounds.at(member.max_bytes, MAX_COUNT, over=over) for member in members]
-        members = [_with_origin(member, demand, request, bound) for member, bound in zip(members, proved, strict=True)]
+        ends = (replace(demand, size_bytes=float(member.max_bytes)) for member in members)
+        proved = racer.spread(_bounded, (_Bounding(bounds, each, over()) for each in ends))
+        members = [_with_origin(one, demand, request, each.bound) for one, each in zip(members, proved, strict=True)]
         rows = size_rows(members, probes, options, profile, limits.within(_BOUNDS_UNDER_SECONDS), racer)
     return Portfolio(demand, tuple(members), tuple(rows), len(candidates), profile)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 
 from taccl_py.pipeline.search import require_valid
 from taccl_py.schedule.ir import Schedule
@@ -30,6 +30,8 @@ _NEAR = 0.03
 # Quick engines that were slower than the best by more than this at two sizes, which lie no further apart than by this factor, are not
 # asked at sizes between these: large sizes take some of them ten seconds, to be beaten by far.
 _BEATEN, _FAR = 0.1, 300.0
+# Engines that construct are asked at so many sizes at a time, from the largest one down.
+_SIZES_AT_ONCE = 2
 # A size whose best time is this close to the bound is not raced again; the largest one, whose answer serves other large ones, if closer.
 _CLOSE_AT_LAST = 1e-3
 
@@ -99,6 +101,9 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
     def promising(demand: Demand) -> list[EngineRun]:
         return [run for run in quick_runs(demand) if not found.is_hopeless(run)]
 
+    def constructive(demand: Demand) -> list[EngineRun]:
+        return [run for run in constructive_runs(demand) if not found.falls_behind(run)]
+
     def following(demand: Demand) -> list[EngineRun]:
         return [run for run in promising(demand) if run not in leading_runs(demand)]
 
@@ -115,7 +120,9 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
         race(following_and_last, some)
     if nothing_leads and left_out_runs(fewer[0].demand):
         race(left_out_runs, fewer)
-    race(constructive_runs, wide(fewer[:-1])[::-1])
+    falling = iter(wide(fewer[:-1])[::-1])
+    while some := list(islice(falling, _SIZES_AT_ONCE)):
+        race(constructive, some)
     race(promising, chain.from_iterable(_far_apart(wide([probe for probe in probes if probe not in fewer]))))
     race(searching_runs, wide(fewer))
     race(second_runs, wide(fewer))
@@ -189,6 +196,13 @@ class _Candidates:
         if above > _FAR * below:
             return False
         return all(times_us[other] > (1 + _BEATEN) * self._best_us(other) for other in (below, above))
+
+    def falls_behind(self, run: EngineRun) -> bool:
+        """True if the engine was beaten at the next larger size that it was asked at, and more so than at the one after that."""
+        times_us = self._times_us.get(run.engine, {})
+        larger = sorted(other for other in times_us if other > run.demand.size_bytes)
+        slower = [times_us[other] / self._best_us(other) - 1 for other in larger[:2]]
+        return len(slower) > 1 and slower[0] > max(_BEATEN, slower[1])
 
     def _best_us(self, size_bytes: float) -> float:
         return min(candidate.curve.time_us(size_bytes) for candidate in self.candidates)

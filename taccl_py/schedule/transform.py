@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from taccl_py.collective import Collective, Kind
+from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule, dispatch_messages, time_messages
@@ -14,7 +15,7 @@ from taccl_py.topology.model import Topology
 _COMBINED = {Kind.BROADCAST: Kind.REDUCE, Kind.ALLGATHER: Kind.REDUCESCATTER}
 
 
-def untimed_messages(schedule: Schedule, offset: float = 0.0) -> list[UntimedMessage]:
+def untimed_messages(schedule: Schedule | DemandSchedule, offset: float = 0.0) -> list[UntimedMessage]:
     """The messages of a schedule as a plan, all times shifted by `offset`."""
     return [
         UntimedMessage(m.link, m.chunks, m.start_us + offset, m.end_us + offset, m.reduce, packed=m.packed)

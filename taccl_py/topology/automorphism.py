@@ -60,3 +60,14 @@ class LinkImages:
 def image_of_links(topology: Topology, image: tuple[int, ...]) -> tuple[IntArray, IntArray] | str:
     """Images of links and ports under one renaming; see `LinkImages.of`."""
     return LinkImages(topology).of(image)
+
+
+def regular_renamings(size: int) -> list[tuple[int, ...]]:
+    """Renamings of so many ranks, or nodes, under which machines made of equal parts often stay as they are.
+
+    Turns by every divisor, and exchanges of one bit of the number.
+    """
+    turns = [tuple((rank + step) % size for rank in range(size)) for step in range(1, size) if size % step == 0]
+    masks = [1 << bit for bit in range(size.bit_length()) if size % (2 << bit) == 0]
+    flips = [tuple(rank ^ mask for rank in range(size)) for mask in masks]
+    return list(dict.fromkeys([*turns, *flips]))

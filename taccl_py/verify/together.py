@@ -9,10 +9,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from taccl_py.demand import DataDemand
 from taccl_py.errors import Violation
+from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.tolerances import SAME_MOMENT, ULPS
 from taccl_py.topology.model import Topology
+from taccl_py.verify.demand import verify_demand_schedule
 from taccl_py.verify.schedule import verify_schedule
 
 
@@ -23,16 +26,19 @@ class TimedGroup:
     Attributes
     ----------
     ranks
-        Ranks of the machine, in the group's order.
+        Ranks of the machine, in the group's order, and behind them those that only pass its data on.
     schedule
-        On the machine that the group sees.
+        Of a collective or of a demand, on the machine that these ranks see.
     release_us
         When it may start.
+    asked
+        Demand that the schedule is meant for, between the group's own ranks; None for a collective.
     """
 
     ranks: tuple[int, ...]
-    schedule: Schedule
+    schedule: Schedule | DemandSchedule
     release_us: float = 0.0
+    asked: DataDemand | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +60,36 @@ def verify_together(machine: Topology, parts: Sequence[TimedGroup]) -> tuple[Vio
     parts
         The groups.
 
-    Rules: ``rank-twice``, ``no-such-rank``, ``other-machine``, ``too-early``, ``overlap``, and those of `verify_schedule`.
+    Rules: ``rank-twice``, ``no-such-rank``, ``other-machine``, ``too-early``, ``overlap``, and those of `verify_schedule` and
+    `taccl_py.verify.demand.verify_demand_schedule`.
     """
     found = list(_check_ranks(machine, parts))
     if found:
         return tuple(found)
     for number, part in enumerate(parts):
-        for violation in verify_schedule(part.schedule):
+        for violation in _check_alone(part):
             found.append(replace(violation, where=f"group {number} {violation.where}".strip()))
         found += _check_links(machine, number, part)
         found += _check_release(number, part)
     return tuple(found) or tuple(_check_overlaps(machine, parts))
+
+
+def _check_alone(part: TimedGroup) -> tuple[Violation, ...]:
+    """Errors to a group's schedule by itself."""
+    if isinstance(part.schedule, Schedule):
+        return verify_schedule(part.schedule)
+    return verify_demand_schedule(part.schedule, None if part.asked is None else _with_relays(part.asked, part))
+
+
+def _with_relays(asked: DataDemand, part: TimedGroup) -> DataDemand:
+    """The demand with the ranks that only pass data on: they have nothing, and nothing is for them."""
+    none = (0,) * (len(part.ranks) - asked.num_ranks)
+    return replace(
+        asked,
+        num_ranks=len(part.ranks),
+        input_bytes=asked.input_bytes + none,
+        output_bytes=asked.output_bytes + none,
+    )
 
 
 def _check_ranks(machine: Topology, parts: Sequence[TimedGroup]) -> Iterator[Violation]:
@@ -85,6 +110,12 @@ def _image(machine: Topology, part: TimedGroup, message: Message) -> int | None:
     lanes = machine.links_between.get((part.ranks[link.src], part.ranks[link.dst]), ())
     lane = seen.lane[message.link]
     return lanes[lane] if lane < len(lanes) else None
+
+
+def _message_bytes(schedule: Schedule | DemandSchedule, message: Message) -> float:
+    if isinstance(schedule, Schedule):
+        return len(message.chunks) * schedule.chunk_bytes
+    return sum(schedule.demand.chunks[chunk].size_bytes for chunk in message.chunks)
 
 
 def _check_links(machine: Topology, number: int, part: TimedGroup) -> Iterator[Violation]:
@@ -119,7 +150,7 @@ def _check_overlaps(machine: Topology, parts: Sequence[TimedGroup]) -> Iterator[
     for number, part in enumerate(parts):
         for place, message in enumerate(part.schedule.messages):
             image = _image(machine, part, message)
-            size_bytes = len(message.chunks) * part.schedule.chunk_bytes
+            size_bytes = _message_bytes(part.schedule, message)
             for resource in machine.resources_of[image] if image is not None else ():
                 taken_us = machine.occupancy_us(resource, size_bytes)
                 end_us = message.start_us + taken_us

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 
 def test_groups_get_a_schedule_each_and_take_no_longer_than_in_turn(taccl):
     found = taccl(
@@ -29,11 +31,106 @@ def test_groups_that_cannot_be_are_refused(refuse):
     refuse(2, ["--group", "at least twice"], "groups", "ring:4", "allgather", "--group", "0-3")
     refuse(2, ["--group", "names no groups"], "groups", "ring:4", "allgather", "--group", "0-1@soon", "--group", "2,3")
     refuse(2, ["'sum' is not a collective"], "groups", "ring:4", "allgather", "--group", "0-1=sum", "--group", "2,3")
-    refuse(2, ["has a root"], "groups", "ring:4", "allgather", "--group", "0,1=broadcast", "--group", "2,3")
-    refuse(2, ["has a root"], "groups", "ring:4", "broadcast", "--group", "0,1", "--group", "2,3")
+    refuse(
+        2,
+        ["--group", "has no root"],
+        "groups",
+        "ring:4",
+        "allgather",
+        "--group",
+        "0,1=allgather:1MB:root=1",
+        "--group",
+        "2,3",
+    )
+    refuse(
+        2,
+        ["--root", "leave --root out"],
+        "groups",
+        "ring:4",
+        "allgather",
+        "--group",
+        "0,1",
+        "--group",
+        "2,3",
+        "--root",
+        "1",
+    )
+    refuse(
+        2,
+        ["--group", "root 2 does not exist"],
+        "groups",
+        "ring:4",
+        "broadcast",
+        "--group",
+        "0,1=reduce:root=2",
+        "--group",
+        "2,3",
+    )
+    refuse(
+        2,
+        ["--group", "'large' is not a size"],
+        "groups",
+        "ring:4",
+        "allgather",
+        "--group",
+        "0,1=reduce:large",
+        "--group",
+        "2,3",
+    )
+    refuse(
+        2, ["--group", "needs a file"], "groups", "ring:4", "allgather", "--group", "0,1=alltoallv", "--group", "2,3"
+    )
+    refuse(2, ["no.json", "no such file"], "groups", "ring:4", "allgather", "--group", "0,1=no.json", "--group", "2,3")
+    refuse(
+        2,
+        ["no.csv", "no such file"],
+        "groups",
+        "ring:4",
+        "allgather",
+        "--group",
+        "0,1=alltoallv:no.csv",
+        "--group",
+        "2,3",
+    )
     refuse(2, ["--group", "rank 8 does not exist"], "groups", "ring:4", "allgather", "--group", "0,1", "--group", "8,9")
     refuse(3, ["ranks 0,4 of ring-8", "from rank 0 to rank 4", "outside of a group"],
            "groups", "ring:8", "allgather", "--group", "0,4", "--group", "1-3")  # fmt: skip
+
+
+def test_groups_take_roots_demand_files_and_counts(taccl, folder):
+    (folder / "pair.json").write_text(
+        '{"format": "taccl-demand", "version": 1, "ranks": 2, "chunks": [{"bytes": 64000, "holds": [0], "wants": [1]}]}'
+    )
+    (folder / "counts.csv").write_text("0,3000\n1000,0\n")
+    found = taccl(
+        "groups", "full:6", "pair.json", "--group", "0,1/2,3@20", "--group", "4,5=alltoallv:counts.csv",
+        "--group", "0-5=broadcast:1MB:root=3@100", "--json", "-o", "out", "--time-limit", 1,
+    ).json  # fmt: skip
+    assert [group["collective"] for group in found["groups"]] == ["pair", "pair", "alltoallv", "broadcast"]
+    assert [group["size_bytes"] for group in found["groups"]] == [64000, 64000, 4000, 1000000]
+    assert [group["release_us"] for group in found["groups"]] == [20, 20, 0, 100]
+    assert taccl("check", "out/group-3.json").code == 0
+    assert taccl("check", "out/group-0.json", "out/group-0.plan.json", "--demand", "out/group-0.demand.json").code == 0
+
+
+@pytest.mark.slow
+def test_relays_make_a_pair_of_gpus_faster_and_their_programs_are_written(taccl):
+    """GPUs 0 and 1 of a DGX-1 have one NVLink; the others have more. A program that cannot be is told with its reason."""
+    alone = taccl("synth", "dgx1", "allgather", "--ranks", "0,1", "--size", "16MiB", "--json").json
+    found = taccl(
+        "groups", "dgx1", "allgather", "--size", "16MiB", "--group", "0,1", "--relay", "--json", "-o", "out"
+    ).json
+    (group,) = found["groups"]
+    assert group["ranks"] == [0, 1]
+    assert set(group["relays"]) <= set(range(2, 8))
+    assert found["makespan_us"] < 0.5 * alone["makespan_us"]
+    assert found["bound_us"] <= found["makespan_us"]
+    written = [f"out/group-0.{end}" for end in ("json", "demand.json", "plan.json", "algorithm.xml")]
+    assert found["files"] == written
+    assert [program["refused"] for program in group["programs"]] == [None, None]
+    assert taccl("check", written[0], *written[2:], "--demand", written[1]).code == 0
+    shown = taccl("groups", "dgx1", "allgather", "--size", "16MiB", "--group", "0,1", "--relay")
+    assert "relayed by 2-7" in shown.out
 
 
 def test_families_of_groups_that_share_no_port_take_what_each_takes_alone(taccl):

@@ -1,11 +1,16 @@
 """``taccl show`` and ``taccl trace``: what they say is what the file says."""
 
 import json
+from itertools import permutations
 from pathlib import Path
 
 import pytest
 
-from taccl_py.report.view import timeline_lines
+from taccl_py.lowering.buffers import CallPlacement
+from taccl_py.lowering.mscclpp import PlanOptions, lower_plan
+from taccl_py.lowering.plan_reader import parse_plan
+from taccl_py.report.view import plan_record, timeline_lines
+from tests.lowering.cases import direct_allreduce
 from tests.verify.msccl.files import ring_allreduce
 
 # Of the small AllGather of the fixtures: ring:4 both ways, 1 MB, 0.5 us and 20 us/MB, so 5.5 us a message of 250 KB.
@@ -170,6 +175,16 @@ def test_a_plan_for_mscclpp_has_puts_and_with_a_machine_a_timeline(taccl):
     assert ended.code == 0, ended.err
     assert "allgather on ring-4, 4 ranks, 976.6KiB: 11 us (links and ports alone)" in ended.out
     assert taccl("trace", "plan.json", "--topology", "ring:4", "-o", "trace.json").code == 0
+
+
+def test_what_ranks_of_a_plan_do_alone_is_no_put():
+    """Each of three ranks sends its part of a share, adds up its own share, which concerns nobody else, and sends the sum."""
+    text = lower_plan(direct_allreduce(3), PlanOptions(CallPlacement.IN_PLACE)).text
+    record = plan_record(parse_plan(text, "plan.json"), "allreduce", None, None)
+    assert all(gpu["sums"] for gpu in record["gpus"])
+    assert [(pair["src"], pair["dst"], pair["chunks"]) for pair in record["pairs"]] == [
+        (src, dst, 2) for src, dst in permutations(range(3), 2)
+    ]
 
 
 def test_a_file_of_any_tool_is_told_by_its_shape(taccl, folder):

@@ -11,7 +11,7 @@ from taccl_py.lowering.program import Protocol
 from taccl_py.pipeline.resolve import Request
 from taccl_py.pipeline.select import Setting, trial_of
 from taccl_py.portfolio.build import synthesize_portfolio
-from taccl_py.portfolio.by_replay import TrialChoice, _best_path, _rounded
+from taccl_py.portfolio.by_replay import TrialChoice, _best_path, _replayed, _Replaying, _rounded
 from taccl_py.profiles.catalog import select_profile
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.solvers.limits import Limits
@@ -36,6 +36,28 @@ def test_a_change_has_to_be_worth_a_file():
     one, two = choice(Protocol.LL, 1), choice(Protocol.LL, 2)
     assert _best_path([{one: 10.0, two: 10.3}, {one: 10.1, two: 10.0}]) == [one, one]
     assert _best_path([{one: 10.0, two: 12.0}, {one: 12.0, two: 10.0}]) == [one, two]
+
+
+class TimesByInstances:
+    """A trial whose times are known."""
+
+    def __init__(self, *times_us):
+        self._times_us = dict(enumerate(times_us, 1))
+
+    def settings(self, _size, protocols, _instances):
+        return [Setting(protocol, number) for protocol in protocols for number in self._times_us]
+
+    def time_us(self, _size, setting):
+        return self._times_us[setting.instances]
+
+
+def test_instances_are_raised_until_that_helps_no_more():
+    """The third is slower, so that a fourth is not asked for; one that cannot be is passed by."""
+    task = _Replaying(TimesByInstances(9.0, math.inf, 5.0, 7.0, 3.0), 4, 2, 1024, (Protocol.LL,), None)
+    place, times = _replayed(task)
+    assert place == 2
+    assert [(choice.trial, choice.setting.instances) for choice in times] == [(4, 1), (4, 3), (4, 4)]
+    assert list(times.values()) == pytest.approx([9.0, 5.0, 7.0], rel=0.1)
 
 
 def test_ends_of_ranges_have_few_digits():

@@ -118,3 +118,11 @@ def test_what_comes_after_the_first_element_is_read_when_a_call_takes_the_file(t
     files = InstalledFiles(tmp_path)
     with pytest.raises(InputError, match="is not well-formed XML"):
         files.choose(shape(64))
+
+
+def test_a_program_is_compiled_once_for_each_placement(tmp_path):
+    file = install(tmp_path, a=(ring_allreduce(4), {})).choose(shape(16)).file
+    ahead, behind = file.compiled(in_place=True), file.compiled(in_place=False)
+    assert ahead is not behind
+    assert file.compiled(in_place=True) is ahead
+    assert file.compiled(in_place=False) is behind

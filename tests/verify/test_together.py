@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from taccl_py.collective import Kind
+from taccl_py.synthesis.demands import KnownDemand
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.matching.engine import synthesize_greedy
 from taccl_py.synthesis.together import GroupMember, GroupTask, makespan_us, orders, together_bound
@@ -30,7 +31,7 @@ def parts_of(groups, schedules):
 
 
 def bound_of(machine, groups, kind, size_bytes):
-    return together_bound(machine, [GroupTask(ranks, kind, size_bytes) for ranks in groups])
+    return together_bound(machine, [GroupTask(ranks, KnownDemand(kind, 0, int(size_bytes))) for ranks in groups])
 
 
 def two_pairs():
@@ -116,7 +117,7 @@ def test_the_bound_adds_up_what_groups_bring_through_a_node():
     machine = Topology("nodes", "", (0, 0, 1, 1), tuple(ports), tuple(links))
     bound = bound_of(machine, ((0, 2), (1, 3)), Kind.ALLREDUCE, 1e6)
     assert bound.time_us == pytest.approx(20.0)
-    assert "node 0's ports" in bound.reason
+    assert "of 2 groups go out of node 0" in bound.reason
     assert bound_of(machine, ((0, 2), (1, 3)), Kind.ALLGATHER, 1e6).time_us == pytest.approx(10.0)
 
 
@@ -133,7 +134,7 @@ def test_the_bound_adds_up_the_transfers_of_sums_between_nodes():
     machine = Topology("nodes", "", (0, 0, 1, 1, 2, 2), tuple(ports), tuple(links))
     bound = bound_of(machine, ((0, 2, 4), (1, 3, 5)), Kind.ALLREDUCE, 1e6)
     assert bound.time_us == pytest.approx(80 / 3)
-    assert bound.reason == "bandwidth: 8 transfers of the data of a group between nodes"
+    assert bound.reason == "bandwidth: 7.629MiB of 2 groups go from node to node"
 
 
 def test_a_group_waits_for_its_release():
@@ -148,7 +149,11 @@ def test_a_group_waits_for_its_release():
     early = [TimedGroup(one.ranks, one.schedule), TimedGroup(two.ranks, two.schedule, 7.0)]
     assert {violation.rule for violation in verify_together(machine, early)} == {"too-early"}
     bound = together_bound(
-        machine, [GroupTask((0, 1), Kind.ALLGATHER, 2e6), GroupTask((2, 3), Kind.ALLGATHER, 2e6, 7.0)]
+        machine,
+        [
+            GroupTask((0, 1), KnownDemand(Kind.ALLGATHER, 0, 2_000_000)),
+            GroupTask((2, 3), KnownDemand(Kind.ALLGATHER, 0, 2_000_000), 7.0),
+        ],
     )
     assert bound.time_us == pytest.approx(11.0)
     assert "behind the release at 7 us" in bound.reason

@@ -37,7 +37,7 @@ from taccl_py.synthesis.templates.messages import cut
 from taccl_py.synthesis.trees.hub import hub_of, shared_out
 from taccl_py.synthesis.trees.lift import lifted
 from taccl_py.synthesis.trees.network import CapacityNetwork
-from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, TreePlan, list_schedule
+from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, TransferTimes, TreePlan, list_schedule
 from taccl_py.synthesis.trees.params import PARAMS
 from taccl_py.synthesis.trees.pipeline import Promise, promise_of
 from taccl_py.synthesis.trees.rails import RailSearch, TreeRails
@@ -303,10 +303,11 @@ class _TreesRun:
     ) -> dict[DispatchRule, TreePlan]:
         """Plans by the rules for which there is time, and at least by the first."""
         plans: dict[DispatchRule, TreePlan] = {}
+        times = TransferTimes(transfers, costs)
         with self.work.stage("order"):
             for rule in rules:
                 if not (plans and self.work.over()):
-                    plans[rule] = list_schedule(transfers, costs, rule)
+                    plans[rule] = times.list_schedule(rule)
         return plans
 
     def _evened(self, choice: OrderChoice) -> OrderChoice:
@@ -404,11 +405,12 @@ class _TreesRun:
     def _shaken(self, choice: OrderChoice, before: list[OrderChoice]) -> list[OrderChoice]:
         """The same in a slightly different order, a number of times."""
         found: list[OrderChoice] = []
+        times = TransferTimes(choice.transfers, choice.costs)
         for seed in range(1, min(PARAMS.most_restarts, PARAMS.restart_messages // len(choice.transfers)) + 1):
             if self._is_enough([*before, *found]):
                 break
             rule = replace(choice.rule, seed=self.work.limits.seed + seed)
-            found.append(replace(choice, rule=rule, plan=list_schedule(choice.transfers, choice.costs, rule)))
+            found.append(replace(choice, rule=rule, plan=times.list_schedule(rule)))
         return found
 
     @property

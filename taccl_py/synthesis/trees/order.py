@@ -167,17 +167,6 @@ def climb(
     return best
 
 
-def _work(transfers: Sequence[PieceTransfer], costs: PieceCosts) -> list[float]:
-    """Work of every resource, without alpha."""
-    count = 1 + max((resource for transfer in transfers for resource in costs.resources[transfer.link]), default=-1)
-    work = [0.0] * count
-    for transfer in transfers:
-        size = costs.size((transfer,))
-        for resource, time_us in zip(costs.resources[transfer.link], costs.chunk_us[transfer.link], strict=True):
-            work[resource] += size * time_us
-    return work
-
-
 @dataclass(frozen=True, slots=True)
 class DispatchRule:
     """Rule of dispatch: the order of messages, and what shares one.
@@ -219,27 +208,128 @@ class DispatchRule:
 
 def list_schedule(transfers: Sequence[PieceTransfer], costs: PieceCosts, rule: DispatchRule) -> TreePlan:
     """Plan in which whatever has the longest path still to go starts as soon as its link and ports are free."""
-    if rule.in_turn:
-        return _in_turn(transfers, costs, rule)
-    follows = followers(transfers)
-    leads = [list(transfer.after) for transfer in transfers]
-    if not rule.backwards:
-        return left_shifted(transfers, costs, _ListScheduling(transfers, costs, leads, follows, rule).messages())
-    turned = _ListScheduling(transfers, costs, follows, leads, rule).messages()
-    return left_shifted(transfers, costs, mirrored(turned))
+    return TransferTimes(transfers, costs).list_schedule(rule)
 
 
-def _in_turn(transfers: Sequence[PieceTransfer], costs: PieceCosts, rule: DispatchRule) -> TreePlan:
-    """Sums as if they were sent in the other direction, then the rest; whatever can start sooner does."""
-    sums = [transfer for transfer in transfers if transfer.reduce]
-    first = len(sums)
-    rest = [
-        replace(transfer, after=tuple(i - first for i in transfer.after if i >= first))
-        for transfer in transfers[first:]
-    ]
-    one = list_schedule(sums, costs, replace(rule, in_turn=False, backwards=not rule.backwards))
-    two = list_schedule(rest, costs, replace(rule, in_turn=False))
-    return left_shifted(transfers, costs, followed(one.messages, one.end_us, two.messages, first))
+class TransferTimes:
+    """Transfers at some costs, with what every order of them asks for."""
+
+    def __init__(self, transfers: Sequence[PieceTransfer], costs: PieceCosts) -> None:
+        self.transfers, self.costs = transfers, costs
+        self.sizes = [costs.size((transfer,)) for transfer in transfers]
+        self.resources = [costs.resources[transfer.link] for transfer in transfers]
+
+    def list_schedule(self, rule: DispatchRule) -> TreePlan:
+        """See the function of that name."""
+        if rule.in_turn:
+            return self._in_turn(rule)
+        messages = _ListScheduling(self, rule).messages()
+        return self.left_shifted(mirrored(messages) if rule.backwards else messages)
+
+    def _in_turn(self, rule: DispatchRule) -> TreePlan:
+        """Sums as if they were sent in the other direction, then the rest; whatever can start sooner does."""
+        sums, rest = self._halves
+        one = sums.list_schedule(replace(rule, in_turn=False, backwards=not rule.backwards))
+        two = rest.list_schedule(replace(rule, in_turn=False))
+        return self.left_shifted(followed(one.messages, one.end_us, two.messages, len(sums.transfers)))
+
+    @cached_property
+    def _halves(self) -> tuple[TransferTimes, TransferTimes]:
+        """The sums, and the rest as if these were there."""
+        sums = [transfer for transfer in self.transfers if transfer.reduce]
+        first = len(sums)
+        rest = [
+            replace(transfer, after=tuple(i - first for i in transfer.after if i >= first))
+            for transfer in self.transfers[first:]
+        ]
+        return TransferTimes(sums, self.costs), TransferTimes(rest, self.costs)
+
+    def left_shifted(self, messages: Sequence[TreeMessage]) -> TreePlan:
+        """Earliest starts that keep the order on every resource."""
+        transfers, sizes, resources = self.transfers, self.sizes, self.resources
+        arrival = [0.0] * len(transfers)
+        free: dict[int, float] = {}
+        result = []
+        for message in sorted(messages, key=lambda b: (b.start_us, b.transfers)):
+            size, start, first = 0, 0.0, message.transfers[0]
+            for index in message.transfers:
+                size += sizes[index]
+                for earlier in transfers[index].after:
+                    start = max(start, arrival[earlier])
+            for resource in resources[first]:
+                start = max(start, free.get(resource, 0.0))
+            cost = self.costs.of_message(transfers[first].link, size)
+            for resource, time_us in cost.occupied:
+                free[resource] = start + time_us
+            end = start + cost.time_us
+            for index in message.transfers:
+                arrival[index] = end
+            result.append(TreeMessage(message.transfers, start, end))
+        return TreePlan(tuple(result), max(arrival, default=0.0))
+
+    @cached_property
+    def leads(self) -> list[list[int]]:
+        """Transfers that each one waits for."""
+        return [list(transfer.after) for transfer in self.transfers]
+
+    @cached_property
+    def follows(self) -> list[list[int]]:
+        """Transfers that wait for each one."""
+        return followers(self.transfers)
+
+    @cached_property
+    def path_us(self) -> list[float]:
+        """Longest time from the start of a transfer to the end of what follows, when nothing is in the way."""
+        return self._longest_us(self.follows, self.leads)
+
+    @cached_property
+    def path_back_us(self) -> list[float]:
+        """Longest time, likewise, from the end to the beginning."""
+        return self._longest_us(self.leads, self.follows)
+
+    def _longest_us(self, follows: Sequence[Sequence[int]], leads: Sequence[Sequence[int]]) -> list[float]:
+        costs = self.costs
+        path_us = [costs.of_message(t.link, size).time_us for t, size in zip(self.transfers, self.sizes, strict=True)]
+        missing = [len(following) for following in follows]
+        longest = [0.0] * len(path_us)
+        queue = [index for index, count in enumerate(missing) if not count]
+        for index in queue:
+            path_us[index] += longest[index]
+            for lead in leads[index]:
+                longest[lead] = max(longest[lead], path_us[index])
+                missing[lead] -= 1
+                if not missing[lead]:
+                    queue.append(lead)
+        return path_us
+
+    @cached_property
+    def work(self) -> list[float]:
+        """Work of every resource, without alpha."""
+        count = 1 + max((resource for resources in self.resources for resource in resources), default=-1)
+        work = [0.0] * count
+        for transfer, size, resources in zip(self.transfers, self.sizes, self.resources, strict=True):
+            for resource, time_us in zip(resources, self.costs.chunk_us[transfer.link], strict=True):
+                work[resource] += size * time_us
+        return work
+
+    @cached_property
+    def longest_us(self) -> float:
+        """Time that a message of usual size takes at most."""
+        costs = self.costs
+        usual = max((sum(chunks) / len(chunks) for chunks in costs.chunks), default=0.0)
+        links = {transfer.link for transfer in self.transfers}
+        return max((costs.of_message(link, usual).time_us for link in links), default=0.0)
+
+    @cached_property
+    def places(self) -> list[tuple[int, int]]:
+        """Numbers of the first piece and of the one that follows; equal only for the same root's data over the same link."""
+        width = 1 + max((transfer.end for transfer in self.transfers), default=0)
+        rows: dict[tuple[int, int, bool], int] = {}
+        found = []
+        for transfer in self.transfers:
+            row = width * rows.setdefault((transfer.root, transfer.link, transfer.reduce), len(rows))
+            found.append((row + transfer.piece, row + transfer.end))
+        return found
 
 
 def mirrored(messages: Sequence[TreeMessage]) -> list[TreeMessage]:
@@ -260,21 +350,7 @@ def followed(first: Sequence[TreeMessage], end_us: float, second: Sequence[TreeM
 
 def left_shifted(transfers: Sequence[PieceTransfer], costs: PieceCosts, messages: Sequence[TreeMessage]) -> TreePlan:
     """Earliest starts that keep the order on every resource."""
-    arrival = [0.0] * len(transfers)
-    free: dict[int, float] = {}
-    result = []
-    for message in sorted(messages, key=lambda b: (b.start_us, b.transfers)):
-        link, size = transfers[message.transfers[0]].link, costs.size(transfers[index] for index in message.transfers)
-        start = max((arrival[j] for index in message.transfers for j in transfers[index].after), default=0.0)
-        start = max(start, *(free.get(resource, 0.0) for resource in costs.resources[link]))
-        cost = costs.of_message(link, size)
-        for resource, time_us in cost.occupied:
-            free[resource] = start + time_us
-        end = start + cost.time_us
-        for index in message.transfers:
-            arrival[index] = end
-        result.append(TreeMessage(message.transfers, start, end))
-    return TreePlan(tuple(result), max(arrival, default=0.0))
+    return TransferTimes(transfers, costs).left_shifted(messages)
 
 
 # What goes first: transfers of early turns, then those with the longest path to go from when they should; piece and number of the transfer break ties.
@@ -284,22 +360,17 @@ _Rank = tuple[int, float, int, int]
 class _ListScheduling:
     """Event-driven list scheduling. A transfer that cannot start waits at one of the resources that hold it up."""
 
-    def __init__(
-        self,
-        transfers: Sequence[PieceTransfer],
-        costs: PieceCosts,
-        leads: Sequence[Sequence[int]],
-        follows: Sequence[Sequence[int]],
-        rule: DispatchRule,
-    ) -> None:
+    def __init__(self, times: TransferTimes, rule: DispatchRule) -> None:
+        transfers = times.transfers
         count_work("placed", len(transfers))
-        self._transfers, self._costs, self._follows = transfers, costs, follows
-        self._rule = rule
-        self._path_us = _longest_paths_us(transfers, costs, follows)
+        self._transfers, self._costs, self._rule = transfers, times.costs, rule
+        self._sizes, self._resources, self._places = times.sizes, times.resources, times.places
+        self._follows, leads = (times.leads, times.follows) if rule.backwards else (times.follows, times.leads)
+        self._path_us = times.path_back_us if rule.backwards else times.path_us
         self._missing = [len(lead) for lead in leads]
         rng = random.Random(rule.seed)
         change = [1 + COMMON.jitter * rng.random() if rule.seed else 1.0 for _ in transfers]
-        work = _work(transfers, costs)
+        work = times.work
         self._left = max(work, default=0.0)
         self._fullest = work.index(self._left) if work else 0
         self._full = {resource for resource, time_us in enumerate(work) if time_us >= PARAMS.dispatch_full * self._left}
@@ -313,15 +384,12 @@ class _ListScheduling:
             (transfer.turn, transfer.ahead * pace_us - urgency[i], transfer.piece, i)
             for i, transfer in enumerate(transfers)
         ]
-        usual = max((sum(chunks) / len(chunks) for chunks in costs.chunks), default=0.0)
-        self._longest = PARAMS.stretch * max(
-            (costs.of_message(link, usual).time_us for link in {transfer.link for transfer in transfers}), default=0.0
-        )
+        self._longest = PARAMS.stretch * times.longest_us
         self._free = [0.0] * len(work)
         self._waiting: list[list[_Rank]] = [[] for _ in work]
-        # Transfers that can start, by the first of their pieces and by the one that follows.
-        self._ready: dict[tuple[int, int, bool, int], int] = {}
-        self._ready_to: dict[tuple[int, int, bool, int], int] = {}
+        # Transfers that can start, by the place of the first of their pieces and of the one that follows.
+        self._ready: dict[int, int] = {}
+        self._ready_to: dict[int, int] = {}
         self._begun = [False] * len(transfers)
         self._messages: list[TreeMessage] = []
         # (time, resource that becomes free or -1, transfers that arrive)
@@ -357,9 +425,8 @@ class _ListScheduling:
         return self._messages
 
     def _enter(self, index: int) -> tuple[_Rank, int]:
-        transfer = self._transfers[index]
-        self._ready[transfer.root, transfer.link, transfer.reduce, transfer.piece] = index
-        self._ready_to[transfer.root, transfer.link, transfer.reduce, transfer.end] = index
+        first, end = self._places[index]
+        self._ready[first] = self._ready_to[end] = index
         return self._rank[index], -1
 
     def _released(self, transfer: int) -> list[tuple[_Rank, int]]:
@@ -378,76 +445,57 @@ class _ListScheduling:
             rank, origin = heapq.heappop(candidates)
             index = rank[-1]
             if not self._begun[index]:
-                for resource in self._costs.resources[self._transfers[index].link]:
+                for resource in self._resources[index]:
                     if self._free[resource] > soon:
                         heapq.heappush(self._waiting[resource], rank)
                         break
                 else:
-                    self._begin(self._company(index), now)
+                    self._begin(*self._company(index), now)
             if origin >= 0 and self._waiting[origin] and self._free[origin] <= soon:
                 heapq.heappush(candidates, (heapq.heappop(self._waiting[origin]), origin))
 
-    def _company(self, index: int) -> tuple[int, ...]:
-        """A transfer and the neighbours that share its message."""
-        transfer = self._transfers[index]
-        message = [index]
-        for ready, first in ((self._ready, transfer.end), (self._ready_to, transfer.piece)):
-            piece = first
-            while (other := ready.get((transfer.root, transfer.link, transfer.reduce, piece))) is not None:
-                if self._transfers[other].turn != transfer.turn or not self._may_join(other, message):
+    def _company(self, index: int) -> tuple[tuple[int, ...], int]:
+        """A transfer and the neighbours that share its message, in order of piece, and how many chunks they have."""
+        message, size = [index], self._sizes[index]
+        for ready, side in ((self._ready, 1), (self._ready_to, 0)):
+            place = self._places[index][side]
+            while (other := ready.get(place)) is not None:
+                together = size + self._sizes[other]
+                if self._transfers[other].turn != self._transfers[index].turn or not self._may_join(
+                    other, len(message) + 1, together
+                ):
                     break
                 message.append(other)
-                piece = self._transfers[other].end if ready is self._ready else self._transfers[other].piece
-        return tuple(sorted(message, key=lambda i: self._transfers[i].piece))
+                size, place = together, self._places[other][side]
+        if len(message) > 1:
+            message.sort(key=lambda i: self._transfers[i].piece)
+        return tuple(message), size
 
-    def _may_join(self, index: int, message: Sequence[int]) -> bool:
-        """True if a transfer may share the message of others."""
+    def _may_join(self, index: int, number: int, size: int) -> bool:
+        """True if a transfer may share a message, which then has so many transfers and chunks."""
         rule, costs, link = self._rule, self._costs, self._transfers[index].link
-        message_us = costs.of_message(link, costs.size(self._transfers[i] for i in (*message, index))).time_us
+        message_us = costs.of_message(link, size).time_us
         if not self._follows[index] and message_us <= self._longest:
             return True
         if rule.taper:
             return not self._full.isdisjoint(costs.resources[link]) and message_us <= rule.taper * self._left
         if message_us <= rule.least * max(costs.alpha_us[link]):
             return True
-        return (len(message) + 1) * self._path_us[index] <= rule.patience * self._left
+        return number * self._path_us[index] <= rule.patience * self._left
 
-    def _begin(self, message: tuple[int, ...], now: float) -> None:
-        link, size = self._transfers[message[0]].link, self._costs.size(self._transfers[index] for index in message)
+    def _begin(self, message: tuple[int, ...], size: int, now: float) -> None:
+        link = self._transfers[message[0]].link
         for index in message:
-            transfer = self._transfers[index]
-            del self._ready[transfer.root, transfer.link, transfer.reduce, transfer.piece]
-            del self._ready_to[transfer.root, transfer.link, transfer.reduce, transfer.end]
+            first, end = self._places[index]
+            del self._ready[first], self._ready_to[end]
             self._begun[index] = True
         cost = self._costs.of_message(link, size)
-        end = now + cost.time_us
-        self._messages.append(TreeMessage(message, now, end))
+        arrival = now + cost.time_us
+        self._messages.append(TreeMessage(message, now, arrival))
         for position, (resource, time_us) in enumerate(cost.occupied):
             self._free[resource] = now + time_us
             if time_us > 0:
                 heapq.heappush(self._events, (now + time_us, resource, ()))
             if resource == self._fullest:
                 self._left -= size * self._costs.chunk_us[link][position]
-        heapq.heappush(self._events, (end, -1, message))
-
-
-def _longest_paths_us(
-    transfers: Sequence[PieceTransfer], costs: PieceCosts, follows: Sequence[Sequence[int]]
-) -> list[float]:
-    """Longest time from the start of a transfer to the end of what follows, when nothing is in the way."""
-    path_us = [costs.of_message(transfer.link, costs.size((transfer,))).time_us for transfer in transfers]
-    missing = [len(following) for following in follows]
-    lead_of: list[list[int]] = [[] for _ in transfers]
-    for index, following in enumerate(follows):
-        for later in following:
-            lead_of[later].append(index)
-    longest = [0.0] * len(transfers)
-    queue = [index for index, count in enumerate(missing) if not count]
-    for index in queue:
-        path_us[index] += longest[index]
-        for lead in lead_of[index]:
-            longest[lead] = max(longest[lead], path_us[index])
-            missing[lead] -= 1
-            if not missing[lead]:
-                queue.append(lead)
-    return path_us
+        heapq.heappush(self._events, (arrival, -1, message))

@@ -59,6 +59,17 @@ def test_lanes_alone_send_half_exchange_half_and_send_half():
     assert best.end_us == pytest.approx(3 * (2.6 + 20))
 
 
+def test_doubling_inside_nodes_sends_twice_as_much_in_every_step():
+    """Nodes of four: a piece of a rank, and then two of them; 0.3 us and 10/3 us/MB each."""
+    _, _, found = found_on(small_cluster(2, 4), MB / 4, insides=(DOUBLING,), counts=(1,))
+    whole = next(halving for halving in found if halving.shape.together == 2 and halving.shape.pieces == 1)
+    piece_mb = 1 / 4 / 8 * sum(whole.units)
+    inside = [stage for stage in whole.stages if len(stage.step_us) > 1]
+    assert inside
+    for stage in inside:
+        assert stage.step_us == pytest.approx((0.3 + 10 / 3 * piece_mb, 0.3 + 20 / 3 * piece_mb))
+
+
 def test_two_lanes_exchange_all_they_have_in_one_message():
     """Two nodes of one rank, 1 MB: 2.6 us and 40 us/MB, where sending half there and back takes 2.6 us more."""
     _, _, found = found_on(small_cluster(2, 1), MB)

@@ -1,0 +1,211 @@
+"""Schedules for every single failure of a machine: one search for each class of failures that are alike, the others as images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from taccl_py.answer import Answer
+from taccl_py.api.lowering import Choice
+from taccl_py.api.policy import EFFORTS
+from taccl_py.api.search import search_for
+from taccl_py.collective import ROOTED
+from taccl_py.errors import InputError, SynthesisError
+from taccl_py.pipeline.images import LoweredImages, verified_image
+from taccl_py.pipeline.resolve import Request
+from taccl_py.runtimes import Runtime
+from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.synthesis.engine import Events
+from taccl_py.topology.degrade import Degradation, degraded
+from taccl_py.topology.failures import (
+    Failure,
+    FailureClass,
+    FailureImage,
+    FailureSort,
+    failure_classes,
+    single_failures,
+)
+from taccl_py.topology.model import Topology
+
+# Lowers an answer, and may take one of its runners-up for it; the failure is for messages.
+Lowerer = Callable[[Answer, Failure], tuple[Answer, Choice | None]]
+
+
+@dataclass(frozen=True)
+class ServedFailure:
+    """A failure with the schedule that serves it, and its program if one was asked for; both verified.
+
+    Attributes
+    ----------
+    failure
+        The failure.
+    number
+        Number of its class.
+    answer, choice
+        Schedule and program.
+    """
+
+    failure: Failure
+    number: int
+    answer: Answer
+    choice: Choice | None
+
+
+@dataclass(frozen=True)
+class ServedClass:
+    """A class of failures that are alike.
+
+    Attributes
+    ----------
+    failures
+        The class.
+    answer
+        What serves the first of them; None if nothing does.
+    reason
+        Why nothing does.
+    """
+
+    failures: FailureClass
+    answer: Answer | None
+    reason: str = ""
+
+
+@dataclass
+class FailurePlan:
+    """Search for every single failure of a machine.
+
+    Attributes
+    ----------
+    request
+        The request, for the whole machine; its engine and limits are those of each search.
+    topology
+        The whole machine.
+    classes
+        Classes of failures.
+    healthy_us
+        Time of a schedule on the whole machine, once `search_healthy` was called; None if none was found.
+    done
+        Classes that have been searched.
+    missing
+        Failures that have no file, and why.
+    """
+
+    request: Request
+    topology: Topology
+    classes: tuple[FailureClass, ...]
+    healthy_us: float | None = None
+    done: list[ServedClass] = field(default_factory=list)
+    missing: list[tuple[Failure, str]] = field(default_factory=list)
+
+    @staticmethod
+    def of(request: Request, topology: Topology, sorts: tuple[FailureSort, ...]) -> FailurePlan:
+        """Plan for a request.
+
+        Raises
+        ------
+        InputError
+            If the machine has nothing that could fail so.
+        """
+        root = request.root if request.kind in ROOTED else None
+        classes = failure_classes(topology, single_failures(topology, sorts), root)
+        return FailurePlan(_on(request, topology), topology, classes)
+
+    def search_healthy(self, runtime: Runtime, deadline: Deadline, events: Events) -> None:
+        """Find what the whole machine takes, with the effort ``quick``, for comparison."""
+        events.stage("whole machine")
+        limits = self._limits(deadline, len(self.classes) + 1)
+        limits = limits.within(limits.seconds * EFFORTS["quick"]) if limits.by_work else limits
+        try:
+            answer = search_for(self._within(self.request, limits), runtime, events)
+        except SynthesisError:
+            return
+        self.healthy_us = answer.time_us
+
+    def served(self, runtime: Runtime, deadline: Deadline, events: Events, lower: Lowerer) -> Iterator[ServedFailure]:
+        """Failures as soon as each has its file. An interrupt of a search ends the searches; one that comes later ends the images too.
+
+        Parameters
+        ----------
+        runtime
+            Runtime for which is searched.
+        deadline
+            Of all searches, where limits are of the clock.
+        events
+            Told of progress.
+        lower
+            Makes programs.
+
+        Raises
+        ------
+        LoweringError
+            If a limit of the runtime cannot be kept.
+        InvalidArtifact
+            If the verifier reports errors in what was made.
+        """
+        for number, failures in enumerate(self.classes):
+            found = self._searched(failures, runtime, deadline, len(self.classes) - number, events)
+            self.done.append(found)
+            if found.answer is None:
+                self.missing += [(image.failure, found.reason) for image in failures.images]
+                continue
+            events.stage(f"lowering for {failures.first.what}")
+            answer, choice = lower(found.answer, failures.first)
+            self.done[-1] = replace(found, answer=answer)
+            stop = self.request.options.limits.stop
+            was_stopped = stop.is_set()
+            yield ServedFailure(failures.first, number, answer, choice)
+            programs = None if choice is None else LoweredImages(choice.lowered, runtime)
+            for place, image in enumerate(failures.images[1:], start=1):
+                if stop.is_set() and not was_stopped:
+                    self.missing += [(each.failure, "interrupted before it") for each in failures.images[place:]]
+                    break
+                events.stage(
+                    f"class {number + 1} of {len(self.classes)}: {place + 1} of {len(failures.images)} failures"
+                )
+                yield self._image(image, number, answer, choice, programs, lower)
+
+    def _image(
+        self, image: FailureImage, number: int, answer: Answer, choice: Choice | None, programs: LoweredImages | None,
+        lower: Lowerer,
+    ) -> ServedFailure:  # fmt: skip
+        machine = degraded(self.topology, image.failure.degradation)
+        schedule = verified_image(answer.schedule, machine, image.renaming)
+        here = replace(answer, schedule=schedule, runners_up=())
+        if choice is None or programs is None:
+            return ServedFailure(image.failure, number, here, None)
+        lowered = programs.of(image.renaming)
+        if lowered is None:
+            return ServedFailure(image.failure, number, *lower(here, image.failure))
+        return ServedFailure(image.failure, number, here, replace(choice, schedule=schedule, lowered=lowered))
+
+    def _searched(
+        self, failures: FailureClass, runtime: Runtime, deadline: Deadline, left: int, events: Events
+    ) -> ServedClass:
+        limits = self._limits(deadline, left)
+        if limits.stop.is_set():
+            return ServedClass(failures, None, "interrupted before its search")
+        if limits.seconds <= 0 or limits.is_cut:
+            return ServedClass(failures, None, "no time was left for its search; give more with --time-limit")
+        try:
+            machine = degraded(self.topology, failures.first.degradation)
+        except InputError as error:
+            return ServedClass(failures, None, error.what.partition(" any more")[0])
+        events.stage(f"search for {failures.first.what}, class {len(self.classes) - left + 1} of {len(self.classes)}")
+        try:
+            request = self._within(_on(self.request, machine), limits)
+            return ServedClass(failures, search_for(request, runtime, events))
+        except SynthesisError as error:
+            return ServedClass(failures, None, str(error))
+
+    def _limits(self, deadline: Deadline, left: int) -> Limits:
+        """Limits of the next search: those of an effort as they are, a time shared out among the searches that are left."""
+        limits = self.request.options.limits
+        return limits if limits.by_work else limits.within(deadline.left / left)
+
+    def _within(self, request: Request, limits: Limits) -> Request:
+        return replace(request, options=replace(request.options, limits=limits))
+
+
+def _on(request: Request, topology: Topology) -> Request:
+    """The request for a machine that is given itself."""
+    return replace(request, topology=topology, nodes=None, ranks=None, degradation=Degradation())

@@ -1,0 +1,216 @@
+"""``taccl synth --single-failures``, and what ``taccl replan`` makes of its folder."""
+
+import json
+
+import pytest
+
+from taccl_py.api import failures as api_failures
+from taccl_py.portfolio.failure_index import read_failure_index
+from taccl_py.schedule.files import read_schedule
+from taccl_py.topology.catalog import load_topology
+from taccl_py.topology.degrade import degraded
+from taccl_py.topology.failures import parse_sorts, single_failures
+
+WORDS = ("synth", "full:4", "allgather", "--size", "64KiB", "--engine", "templates", "--single-failures")
+
+
+@pytest.fixture
+def made(taccl, folder):
+    """Folder for the six links of four ranks that may be lost or slow."""
+    assert taccl(*WORDS, "gpu-link,gpu-link:0.5", "-o", "all").code == 0
+    return folder / "all"
+
+
+def test_every_failure_has_a_folder_whose_files_are_good_on_its_own_machine(taccl, made):
+    index = json.loads((made / "failures.json").read_text())
+    assert [each["number"] for each in index["classes"]] == [6, 6]
+    assert len(index["failures"]) == 12
+    assert index["missing"] == []
+    whole = load_topology("full:4")
+    wanted = single_failures(whole, parse_sorts("gpu-link,gpu-link:0.5"))
+    for row, failure in zip(
+        sorted(index["failures"], key=lambda row: (row["class"], row["failure"])), wanted, strict=True
+    ):
+        assert row["failure"] == failure.what
+        schedule = read_schedule((made / row["folder"] / "schedule.json").read_text(), row["folder"])
+        machine = degraded(whole, failure.degradation)
+        assert (schedule.topology.links, schedule.topology.ports) == (machine.links, machine.ports)
+        assert schedule.makespan_us == row["makespan_us"] == index["classes"][row["class"]]["makespan_us"]
+    ended = taccl("check", *(f"all/{row['folder']}" for row in index["failures"]))
+    assert ended.code == 0, ended.err
+    assert ended.out.count("good:") == 24
+
+
+def test_there_is_one_search_for_each_class_and_one_for_the_whole_machine(taccl, folder, monkeypatch):  # noqa: ARG001
+    searched = []
+    search_for = api_failures.search_for
+
+    def counted(request, *rest):
+        searched.append(request.topology.name)
+        return search_for(request, *rest)
+
+    monkeypatch.setattr(api_failures, "search_for", counted)
+    ended = taccl(*WORDS, "gpu-link", "--json")
+    assert searched == ["full-4", "full-4-degraded"]
+    (row,) = ended.json["classes"]
+    assert (row["failure"], row["number"]) == ("link 0-1 lost", 6)
+    assert row["over_healthy"] == pytest.approx(row["makespan_us"] / ended.json["healthy_us"] - 1)
+    assert row["gap"] == pytest.approx(row["makespan_us"] / row["bound_us"] - 1)
+    assert row["bound_us"] <= row["makespan_us"]
+
+
+def test_the_same_command_writes_the_same_bytes(taccl, folder, made):
+    before = {path.relative_to(made): path.read_bytes() for path in sorted(made.rglob("*")) if path.is_file()}
+    assert taccl(*WORDS, "gpu-link,gpu-link:0.5", "-o", "again").code == 0
+    again = folder / "again"
+    assert {path.relative_to(again): path.read_bytes() for path in sorted(again.rglob("*")) if path.is_file()} == before
+
+
+def test_a_table_says_what_each_class_costs(taccl, folder):  # noqa: ARG001
+    ended = taccl(*WORDS, "gpu-link")
+    assert ended.code == 0, ended.err
+    for words in ("link 0-1 lost and 5 like it", "over whole", "gap", "whole machine"):
+        assert words in ended.out
+
+
+def test_folders_of_an_earlier_run_go_and_what_others_put_there_stays(taccl, made):
+    (made / "link-0-1-at-0.5" / "mine.txt").write_text("mine", encoding="utf-8")
+    assert taccl(*WORDS, "gpu-link", "--only-schedule", "-o", "all").code == 0
+    assert {path.name for path in made.iterdir() if path.is_dir()} == {
+        "link-0-1-at-0.5", "link-0-1-lost", "link-0-2-lost", "link-0-3-lost", "link-1-2-lost", "link-1-3-lost", "link-2-3-lost",
+    }  # fmt: skip
+    assert [path.name for path in (made / "link-0-1-at-0.5").iterdir()] == ["mine.txt"]
+    assert len(read_failure_index(made).failures) == 6
+
+
+def test_a_failure_that_cuts_a_rank_off_is_missing_with_the_reason(taccl, folder):
+    # A line of three ranks: no link can be lost.
+    ended = taccl(
+        "synth",
+        "mesh:3",
+        "allgather",
+        "--engine",
+        "templates",
+        "--single-failures",
+        "gpu-link,gpu-link:0.5",
+        "-o",
+        "all",
+    )
+    assert ended.code == 0, ended.err
+    assert "nothing serves link 0-1 lost: rank 1 cannot be reached from rank 0" in ended.err
+    index = json.loads((folder / "all" / "failures.json").read_text())
+    assert [each["failure"] for each in index["failures"]] == ["link 0-1 at 0.5", "link 1-2 at 0.5"]
+    assert [each["failure"] for each in index["missing"]] == ["link 0-1 lost", "link 1-2 lost"]
+
+
+def test_where_nothing_can_be_served_the_command_says_so(refuse):
+    words = ("synth", "mesh:2", "allgather", "--engine", "templates", "--single-failures", "gpu-link")
+    refuse(3, ["no failure is served", "cannot be reached"], *words)
+
+
+def test_an_interrupt_of_a_search_still_serves_its_class_and_tells_what_is_missing(taccl, folder, monkeypatch):
+    search_for = api_failures.search_for
+
+    def interrupted(request, *rest):
+        found = search_for(request, *rest)
+        if "degraded" in request.topology.name:
+            request.options.limits.stop.set()
+        return found
+
+    monkeypatch.setattr(api_failures, "search_for", interrupted)
+    ended = taccl(*WORDS, "gpu-link,gpu-link:0.5", "--only-schedule", "-o", "all")
+    assert ended.code == 0, ended.err
+    index = json.loads((folder / "all" / "failures.json").read_text())
+    assert [each["class"] for each in index["failures"]] == [0] * 6
+    assert {each["reason"] for each in index["missing"]} == {"interrupted before its search"}
+    assert len(index["missing"]) == 6
+
+
+def test_an_interrupt_between_images_ends_them(taccl, folder, monkeypatch):
+    image_of = api_failures.verified_image
+
+    def interrupting(schedule, *rest):
+        stops[0].set()
+        return image_of(schedule, *rest)
+
+    stops = []
+    search_for = api_failures.search_for
+
+    def kept(request, *rest):
+        stops[:] = [request.options.limits.stop]
+        return search_for(request, *rest)
+
+    monkeypatch.setattr(api_failures, "search_for", kept)
+    monkeypatch.setattr(api_failures, "verified_image", interrupting)
+    ended = taccl(*WORDS, "gpu-link", "--only-schedule", "-o", "all")
+    assert ended.code == 0, ended.err
+    index = json.loads((folder / "all" / "failures.json").read_text())
+    assert len(index["failures"]) == 2
+    assert {each["reason"] for each in index["missing"]} == {"interrupted before it"}
+
+
+def test_a_time_limit_is_for_all_searches(taccl, folder, monkeypatch):  # noqa: ARG001
+    seconds = []
+    search_for = api_failures.search_for
+
+    def timed(request, *rest):
+        seconds.append(request.options.limits.seconds)
+        return search_for(request, *rest)
+
+    monkeypatch.setattr(api_failures, "search_for", timed)
+    assert taccl(*WORDS, "gpu-link,gpu-link:0.5", "--time-limit", "300", "--only-schedule").code == 0
+    # A third, then half of what is left, then all of it, as nobody has used any to speak of.
+    assert seconds == [pytest.approx(300 / share, rel=0.1) for share in (3, 2, 1)]
+
+
+def test_replan_takes_what_was_prepared(taccl, made):  # noqa: ARG001
+    ended = taccl("replan", "all", "--without-link", "1-3", "--within", "0.3s", "--only-schedule", "--json")
+    assert ended.code == 0, ended.err
+    assert "all/link-1-3-lost was prepared for link 1-3 lost" in ended.err
+    # The machine of the old schedule is the one with the failure.
+    assert ended.json["old_us"] >= ended.json["makespan_us"]
+    assert ended.json["remedies"][0]["makespan_us"] == ended.json["old_us"]
+    # Said in another way, and for a failure that was not prepared.
+    ended = taccl(
+        "replan", "all", "--without-link", "1->3", "--without-link", "3->1", "--within", "0.3s", "--only-schedule"
+    )
+    assert "link-1-3-lost was prepared" in ended.err
+
+
+def test_replan_refuses_what_was_not_prepared(refuse, made):
+    refuse(2, ["nothing in it was prepared", "12 failures"], "replan", "all", "--slow-link", "1-3:0.25")
+    refuse(2, ["--without-link", "no link 1-9"], "replan", "all", "--without-link", "1-9")
+    index = json.loads((made / "failures.json").read_text())
+    harmed = {**index, "failures": [{**index["failures"][0], "folder": "../x"}]}
+    (made / "failures.json").write_text(json.dumps(harmed), encoding="utf-8")
+    refuse(2, ["failures.json", "folder"], "replan", "all", "--without-link", "0-1")
+    harmed = {**index, "failures": [{**index["failures"][0], "without_link": ["x"]}]}
+    (made / "failures.json").write_text(json.dumps(harmed), encoding="utf-8")
+    refuse(2, ["failures.json", "not a link"], "replan", "all", "--without-link", "0-1")
+
+
+def test_contradictions_are_refused(refuse):
+    refuse(2, ["--single-failures", "no kind of failure", "did you mean nic"], *WORDS, "nics")
+    refuse(2, ["--single-failures", "no nic that could fail"], *WORDS, "nic")
+    refuse(
+        2,
+        ["--sizes", "contradicts --single-failures"],
+        *WORDS[:3],
+        "--sizes",
+        "1KiB:2KiB",
+        "--single-failures",
+        "gpu-link",
+    )
+    refuse(2, ["name a directory"], *WORDS, "gpu-link", "-o", "x.json")
+    refuse(2, ["--progress", "contradicts"], *WORDS, "gpu-link", "--progress", "p.json")
+
+
+def test_a_second_failure_comes_on_top_of_what_has_failed(taccl, folder):
+    ended = taccl(*WORDS, "gpu-link", "--without-link", "0-1", "--only-schedule", "-o", "all")
+    assert ended.code == 0, ended.err
+    # The link that is lost already parts the five others: four touch its ends, one does not.
+    index = json.loads((folder / "all" / "failures.json").read_text())
+    assert sorted(each["number"] for each in index["classes"]) == [1, 4]
+    assert read_failure_index(folder / "all").topology.links == degraded(
+        load_topology("full:4"), single_failures(load_topology("full:4"), parse_sorts("gpu-link"))[0].degradation
+    ).links  # fmt: skip
