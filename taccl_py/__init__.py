@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from taccl_py.answer import Answer, Scope
     from taccl_py.api.checking import check
     from taccl_py.api.comparison import compare
-    from taccl_py.api.demands import load_demand, reshard_demand, synthesize_demand
+    from taccl_py.api.demands import load_demand, moe_demand, reshard_demand, synthesize_demand
     from taccl_py.api.files import LoweredFile
     from taccl_py.api.lowering import convert, lower
     from taccl_py.api.machines import load_machine
@@ -55,6 +55,7 @@ __all__ = [
     "load_demand",
     "load_machine",
     "lower",
+    "moe_demand",
     "predict",
     "reshard_demand",
     "run",
@@ -82,6 +83,7 @@ _HOMES = {
     "load_demand": "api.demands",
     "load_machine": "api.machines",
     "lower": "api.lowering",
+    "moe_demand": "api.demands",
     "predict": "api.prediction",
     "reshard_demand": "api.demands",
     "run": "api.running",

@@ -7,21 +7,26 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from taccl_py.api.arguments import names_arguments
 from taccl_py.api.policy import AUTO, DEMAND_ENGINES, DEMAND_LIMIT_S, budget
 from taccl_py.demand import DataDemand, dtype_named
-from taccl_py.demand.files import read_demand, read_demand_value
+from taccl_py.demand.counts import parse_skew
+from taccl_py.demand.files import read_demand_value
 from taccl_py.demand.formula import by_counts, dtype_of, read_rows_of
+from taccl_py.demand.moe import ExpertCall
+from taccl_py.demand.msccl_collective import read_demand_file
 from taccl_py.demand.reshard import Resharding, Sharding, parse_shape, parse_sharding, reshard
-from taccl_py.demand.variable import Variable, variable_of
+from taccl_py.demand.variable import ExpertExchange, Variable, exchange_of, variable_of
 from taccl_py.errors import InputError
-from taccl_py.jsonio import read_text
 from taccl_py.pipeline.demands import DemandAnswer
 from taccl_py.pipeline.demands import synthesize_demand as search
 from taccl_py.sketch.machine import load_machine
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Events
 from taccl_py.topology.model import Topology
+from taccl_py.units import parse_size
 
 _T = TypeVar("_T")
 
@@ -33,13 +38,14 @@ def load_demand(
     *,
     ranks: int | None = None,
     dtype: str | None = None,
+    size: int | str | None = None,
 ) -> DataDemand:
     """Demand of a file, of a mapping with a file's fields, or of counts.
 
     Parameters
     ----------
     what
-        A demand file; a mapping with its fields (``ranks`` and ``chunks``, and what else such a file may have); or ``alltoallv``,
+        A demand file, or a collective that SCCL or msccl-tools saved as JSON; a mapping with a demand file's fields (``ranks`` and ``chunks``, and what else such a file may have); or ``alltoallv``,
         ``allgatherv``, ``reducescatterv`` or ``sendrecv``.
     counts
         Elements of a formula, nested lists, an array of integers, or a file of them: of alltoallv a row for each sender, of allgatherv and
@@ -47,7 +53,9 @@ def load_demand(
     ranks
         Number of ranks of sendrecv; of the others as many as there are counts.
     dtype
-        Type of a formula's elements. None: bytes, of reducescatterv float32.
+        Type of the elements of a formula, or of a collective of msccl-tools. None: bytes, of reducescatterv and such a collective float32.
+    size
+        Bytes of all addresses of a collective of msccl-tools together, or a text such as ``16MB``. None: 1 MB.
 
     Returns
     -------
@@ -61,8 +69,20 @@ def load_demand(
     """
     variable = variable_of(what) if isinstance(what, str) else None
     if variable is not None:
+        if size is not None:
+            raise InputError(
+                f"is for a collective of msccl-tools, and {what} has counts; leave it out",
+                path="arguments",
+                field="size",
+            )
         return _by_formula(variable, counts, ranks, dtype)
-    for name, value in (("counts", counts), ("ranks", ranks), ("dtype", dtype)):
+    is_ours = isinstance(what, Mapping)
+    for name, value in (
+        ("counts", counts),
+        ("ranks", ranks),
+        ("dtype", dtype if is_ours else None),
+        ("size", size if is_ours else None),
+    ):
         if value is not None:
             raise InputError(
                 f"is for {', '.join(Variable)}; a demand says it itself, leave it out", path="arguments", field=name
@@ -74,7 +94,15 @@ def load_demand(
             f"found {type(what).__name__}, a file, a mapping or a formula's name is needed",
             path="arguments", field="what",
         )  # fmt: skip
-    return read_demand(read_text(Path(what)), str(what))
+    found_bytes = _parsed(parse_size, size, "size") if isinstance(size, str) else size
+    try:
+        return read_demand_file(
+            Path(what), found_bytes, None if dtype is None else _parsed(dtype_named, dtype, "dtype")
+        )
+    except InputError as error:
+        if error.path != "command line":
+            raise
+        raise InputError(error.what, path="arguments", field=(error.field or "").removeprefix("--")) from None
 
 
 def _by_formula(
@@ -112,6 +140,77 @@ def _rows(counts: list[Any]) -> list[list[int]]:
         if wrong is not None:
             raise InputError(f"found {wrong!r}, a whole number is needed")
     return [[int(item) for item in row] for row in rows]
+
+
+@names_arguments
+def moe_demand(  # noqa: PLR0913 - keywords with defaults, as the command's options
+    exchange: str,
+    ranks: int,
+    *,
+    experts: int,
+    token_bytes: int,
+    routing: Any = None,
+    tokens: int | None = None,
+    topk: int | None = None,
+    expert_groups: int = 1,
+    topk_groups: int = 1,
+    skew: str = "zipf:0",
+    dtype: str | None = None,
+    seed: int = 0,
+) -> DataDemand:
+    """Demand of an exchange of a mixture of experts, as ``taccl synth MACHINE moe-dispatch``.
+
+    Parameters
+    ----------
+    exchange
+        ``moe-dispatch`` or ``moe-combine``.
+    ranks
+        Number of ranks, on which the experts lie in order, as many on each.
+    experts, token_bytes
+        Number of experts, and bytes of a token or of a result.
+    routing
+        Experts of each token: an array of integers with a row for each token, in order of the ranks, -1 for none; nested lists, or a file. None: drawn.
+    tokens, topk, expert_groups, topk_groups, skew, seed
+        Of drawn routings: tokens of each rank, experts of each token, groups of experts and to how many of them a token keeps, how popular
+        experts are, and the random seed.
+    dtype
+        Type of the elements. None: bytes, of combine bfloat16.
+
+    Raises
+    ------
+    InputError
+        If an argument is missing or wrong.
+    """
+    named = exchange_of(exchange)
+    if named is None:
+        raise InputError(
+            f"found {exchange!r}, use one of: {', '.join(ExpertExchange)}", path="arguments", field="exchange"
+        )
+    if isinstance(routing, str | Path):
+        routing = Path(routing)
+    elif routing is not None:
+        routing = np.asarray(routing)
+        if (
+            routing.ndim != 2
+            or not np.issubdtype(routing.dtype, np.integer)
+            or routing.min() < -1
+            or routing.max() >= experts
+        ):
+            raise InputError(
+                f"needs a row of experts 0..{experts - 1} (-1 for none) for each token",
+                path="arguments",
+                field="routing",
+            )
+    call = ExpertCall(
+        named, experts, token_bytes, routing, tokens, topk, expert_groups, topk_groups, _parsed(parse_skew, skew, "skew"), dtype, seed
+    )  # fmt: skip
+    try:
+        return call.demand(ranks)
+    except InputError as error:
+        if error.path is not None:
+            raise
+        field = (error.field or "--routing").removeprefix("--").replace("-", "_")
+        raise InputError(error.what, path="arguments", field=field) from None
 
 
 @names_arguments

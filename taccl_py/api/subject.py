@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taccl_py.api.policy import AUTO, chosen_runtime
 from taccl_py.errors import InputError, require_verdict
 from taccl_py.jsonio import format_of, parse_json, read_text
-from taccl_py.runtimes import MSCCLPP, Runtime
+from taccl_py.runtimes import CUSTOM, LEGACY, MSCCLPP, Runtime
 from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT
 from taccl_py.units import BYTES_PER_MB, parse_size
 
 if TYPE_CHECKING:
     from taccl_py.collective import Kind
+    from taccl_py.demand import DataDemand
     from taccl_py.lowering.plan import Plan
     from taccl_py.lowering.program import Program
     from taccl_py.profiles.model import RuntimeProfile
@@ -44,6 +45,8 @@ class GivenFile:
         Collective of a plan.
     runtime
         Name of the runtime that a program or a plan is for; empty for a schedule.
+    asked
+        Demand that a program or a plan is for, or None.
     """
 
     replay: Callable[[int | None], Timeline] | None
@@ -55,11 +58,19 @@ class GivenFile:
     kind: Kind | None = None
     runtime: str = ""
     demand: DemandSchedule | None = None
+    asked: DataDemand | None = None
+
+    @property
+    def why_one_size(self) -> str:
+        """Reason for which there is no other size."""
+        if self.asked is not None:
+            return "a program of a demand is for the demand's sizes"
+        return "the machine's costs are per chunk of one size"
 
 
 @dataclass(frozen=True)
 class Placed:
-    """Machine on which an XML file or a plan runs, as a user names it; a schedule carries its own.
+    """Machine on which an XML file or a plan runs, and the demand that it is for, as a user names them; a schedule carries its own.
 
     Attributes
     ----------
@@ -71,6 +82,8 @@ class Placed:
         Runtime that an XML file is for, or ``auto``.
     instances
         Instances that an XML file was made with, to find its chunk on a TACCL profile.
+    demand
+        File of the demand that the file is for; None for one of a collective.
     named
         Which of these the user names, as options that are refused where the file says it or has none.
     """
@@ -80,7 +93,20 @@ class Placed:
     sketch: str = ""
     runtime: str = AUTO
     instances: int = 1
+    demand: Path | None = None
     named: tuple[str, ...] = ()
+
+    def asked(self) -> DataDemand | None:
+        """Return the demand, if there is one.
+
+        Raises
+        ------
+        InputError
+            If the file is wrong.
+        """
+        from taccl_py.demand.msccl_collective import read_demand_file
+
+        return None if self.demand is None else read_demand_file(self.demand)
 
     def machine(self) -> Topology | None:
         """Return the machine, if it is known.
@@ -144,6 +170,7 @@ def _load_schedule(file: Path, text: str, placed: Placed, *, verified: bool) -> 
 
     words = f"is for XML files, but {file} is a schedule, which carries its machine"
     _refuse(placed, ("topology", "nodes", "sketch", "runtime", "instances"), words)
+    _refuse(placed, ("demand",), f"is for demands, but {file} is the schedule of a collective")
     schedule = read_schedule(text, str(file))
     if verified:
         require_verdict(str(file), verify_any(schedule), ())
@@ -158,7 +185,7 @@ def _load_demand_schedule(file: Path, text: str, placed: Placed, *, verified: bo
     _refuse(placed, ("topology", "nodes", "sketch", "runtime", "instances"), words)
     schedule = read_demand_schedule(text, str(file))
     if verified:
-        require_verdict(str(file), verify_demand_schedule(schedule), ())
+        require_verdict(str(file), verify_demand_schedule(schedule, placed.asked()), ())
     return demand_subject(schedule)
 
 
@@ -190,20 +217,33 @@ def _load_plan(file: Path, text: str, placed: Placed, *, verified: bool, needs_m
     _refuse(placed, ("runtime", "instances"), f"is for XML files, but {file} is an MSCCL++ plan")
     if needs_machine and isinstance(placed.topology, str) and not placed.topology:
         raise InputError("a plan does not say on which machine it runs; add --topology", path=str(file))
+    asked, plan = placed.asked(), parse_plan(text, str(file))
+    if asked is None and plan.collective == CUSTOM:
+        raise InputError("is for a demand, and does not say for which; add --demand", path=str(file))
     if verified:
-        plan_verdict = verify_plan(text, str(file))
+        plan_verdict = verify_plan(text, str(file), demand=asked)
         require_verdict(str(file), plan_verdict.violations, plan_verdict.unsupported)
-    plan = parse_plan(text, str(file))
-    kind = kind_of_plan(plan, str(file))
+    kind = None if asked is not None else kind_of_plan(plan, str(file))
     topology = placed.machine()
     if topology is None:
-        return GivenFile(None, None, None, None, sized=False, runtime=MSCCLPP.name, plan=plan)
-    return plan_subject(plan, kind, topology, str(file))
+        return GivenFile(None, None, None, None, sized=False, runtime=MSCCLPP.name, plan=plan, asked=asked)
+    return plan_subject(plan, kind, topology, str(file), asked)
 
 
-def plan_subject(plan: Plan, kind: Kind, topology: Topology, name: str) -> GivenFile:
-    """Subject of a plan on a machine, which errors call by its name."""
+def plan_subject(
+    plan: Plan, kind: Kind | None, topology: Topology, name: str, asked: DataDemand | None = None
+) -> GivenFile:
+    """Subject of a plan on a machine, which errors call by its name; of a collective, or of the demand that was asked for."""
     from taccl_py.simulate.plan_replay import replay_plan
+
+    if asked is not None:
+        whole = plan.chunks_per_size
+
+        def of_demand(chunk: float) -> Timeline:
+            return replay_plan(plan, None, topology, chunk)
+
+        sent = _at_own_size(of_demand, asked, topology, whole, name)
+        return GivenFile(sent, None, None, topology, sized=False, runtime=MSCCLPP.name, plan=plan, asked=asked)
 
     def replay(size: int | None) -> Timeline:
         size_bytes = parse_size("1MB") if size is None else size
@@ -224,7 +264,8 @@ def _load_program(file: Path, text: str, placed: Placed, *, verified: bool) -> G
 
     topology = placed.machine()
     runtime = chosen_runtime(placed.runtime, topology)
-    program = parse_xml(text, str(file), runtime)
+    asked = placed.asked()
+    program = parse_xml(text, str(file), runtime, of_demand=asked is not None)
     if placed.instances != 1 and topology is not None and not topology.chunk_costs:
         raise InputError(
             f"is for TACCL profiles, but {topology.name} has costs by size; leave --instances out",
@@ -232,11 +273,55 @@ def _load_program(file: Path, text: str, placed: Placed, *, verified: bool) -> G
             field="--instances",
         )
     if verified:
-        verdict = verify_program(text, runtime, kind=program.kind)
+        verdict = verify_program(text, runtime if asked is None else LEGACY, kind=program.kind, demand=asked)
         require_verdict(str(file), verdict.violations, verdict.unsupported)
     if topology is None:
-        return GivenFile(None, None, program, None, sized=False, runtime=runtime.name)
+        return GivenFile(None, None, program, None, sized=False, runtime=runtime.name, asked=asked)
+    if asked is not None:
+        return _demand_program_subject(program, topology, str(file), asked)
     return program_subject(program, runtime, topology, str(file), placed.instances)
+
+
+def _demand_program_subject(program: Program, topology: Topology, name: str, asked: DataDemand) -> GivenFile:
+    from taccl_py.simulate.program_replay import replay_program
+
+    slots = LEGACY.fifo_slots[program.protocol]
+
+    def replay(chunk: float) -> Timeline:
+        return replay_program(program, topology, chunk, fifo_slots=slots)
+
+    sent = _at_own_size(replay, asked, topology, program.num_chunks_per_loop, name)
+    return GivenFile(sent, None, program, topology, sized=False, runtime=LEGACY.name, asked=asked)
+
+
+def _at_own_size(
+    replay: Callable[[float], Timeline], asked: DataDemand, topology: Topology, chunks: int, name: str
+) -> Callable[[int | None], Timeline]:
+    """Replay of a program of a demand with chunks as long as the demand makes them, so many in the longest buffer.
+
+    Raises
+    ------
+    InputError
+        If the machine's costs are per chunk.
+    """
+    if topology.chunk_costs:
+        raise InputError(
+            f"{topology.name} has costs per chunk of one unstated size, and a demand's chunks have sizes; use another machine",
+            path="command line", field="--topology",
+        )  # fmt: skip
+    chunk_bytes = _longest_bytes(asked) / chunks
+
+    def own(_size: int | None) -> Timeline:
+        try:
+            return replace(replay(chunk_bytes), size_bytes=float(asked.total_bytes))
+        except InputError as error:
+            raise InputError(error.what, path=name, field="--topology") from None
+
+    return own
+
+
+def _longest_bytes(asked: DataDemand) -> int:
+    return max(*asked.input_bytes, *asked.output_bytes)
 
 
 def program_subject(program: Program, runtime: Runtime, topology: Topology, name: str, instances: int = 1) -> GivenFile:
@@ -265,6 +350,14 @@ def runtime_times(subject: GivenFile, profile: RuntimeProfile) -> Callable[[floa
     topology = subject.topology
     if topology is None or profile.is_neutral:
         return None
+    if subject.asked is not None and (subject.plan or subject.program) is not None:
+        own_bytes = float(_longest_bytes(subject.asked))
+        of_demand = (
+            RuntimePlanReplay(subject.plan, None, topology, profile).time_us
+            if subject.plan is not None
+            else RuntimeReplay(subject.program, topology, profile).time_us  # type: ignore[arg-type]
+        )
+        return lambda _size: of_demand(own_bytes)
     if subject.plan is not None and subject.kind is not None:
         return RuntimePlanReplay(subject.plan, subject.kind, topology, profile).time_us
     return None if subject.program is None else RuntimeReplay(subject.program, topology, profile).time_us

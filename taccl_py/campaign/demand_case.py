@@ -9,11 +9,13 @@ from pathlib import Path
 from taccl_py.campaign.case import Case
 from taccl_py.collective import Kind
 from taccl_py.demand import DataDemand
-from taccl_py.demand.files import read_demand, write_demand
+from taccl_py.demand.files import write_demand
 from taccl_py.demand.formula import by_counts, by_skew, dtype_of, read_rows_of
+from taccl_py.demand.moe import ExpertCall
+from taccl_py.demand.msccl_collective import read_demand_file
 from taccl_py.demand.variable import DEFAULT_SIZE, Variable
 from taccl_py.errors import InputError
-from taccl_py.jsonio import canonical_json, read_text
+from taccl_py.jsonio import canonical_json
 from taccl_py.pipeline.resolve import Request, damaged_machine
 from taccl_py.solvers.versions import code_digest
 from taccl_py.topology.files import topology_to_json
@@ -39,6 +41,8 @@ class DemandCase:
         Type of a formula's elements; None for its default.
     size_bytes, seed
         Of a skew.
+    experts
+        Exchange of a mixture of experts, in place of a formula or a file.
     """
 
     name: str
@@ -52,6 +56,7 @@ class DemandCase:
     ranks: tuple[int, ...] | None = None
     size_bytes: int | None = None
     seed: int = 0
+    experts: ExpertCall | None = None
 
     def machine(self) -> Topology:
         """Machine as its process group sees it.
@@ -73,8 +78,10 @@ class DemandCase:
         InputError
             If a file is wrong, or is not for so many ranks.
         """
+        if self.experts is not None:
+            return self.experts.demand(num_ranks)
         if self.variable is None:
-            return read_demand(read_text(Path(self.file)), self.file)
+            return read_demand_file(Path(self.file), self.size_bytes, self.dtype)
         dtype = dtype_of(self.variable, self.dtype)
         if not self.counts:
             size = parse_size(DEFAULT_SIZE) if self.size_bytes is None else self.size_bytes

@@ -23,6 +23,15 @@
     nodes = 4
     collectives = ["alltoallv", "my.json"]
     skews = ["zipf:0", "zipf:1"]
+
+    [[instances]]                    # a mixture of experts: routing (a file), or tokens and topk
+    topology = "ndv5"
+    nodes = 8
+    collectives = ["moe-dispatch", "moe-combine"]
+    experts = 256
+    tokens = 4096
+    topk = 8
+    token_bytes = "14KiB"
 """
 
 from __future__ import annotations
@@ -41,9 +50,10 @@ from taccl_py.campaign.demand_case import AnyCase, DemandCase
 from taccl_py.campaign.metrics import Metric
 from taccl_py.collective import parse_kind
 from taccl_py.demand.counts import parse_skew
-from taccl_py.demand.files import read_demand
 from taccl_py.demand.formula import dtype_of, read_rows_of
-from taccl_py.demand.variable import DEFAULT_SIZE, Variable, variable_of
+from taccl_py.demand.moe import ExpertCall
+from taccl_py.demand.msccl_collective import read_demand_file
+from taccl_py.demand.variable import DEFAULT_SIZE, ExpertExchange, Variable, exchange_of, variable_of
 from taccl_py.errors import InputError
 from taccl_py.jsonio import Fields, read_text
 from taccl_py.pipeline.resolve import AUTO_SKETCH
@@ -128,7 +138,9 @@ def _asks_for_demands(fields: Fields) -> bool:
         If it is for collectives as well.
     """
     words = _texts(fields, "collectives")
-    are_demands = {word.endswith(".json") or variable_of(word) is not None for word in words}
+    are_demands = {
+        word.endswith(".json") or variable_of(word) is not None or exchange_of(word) is not None for word in words
+    }
     if len(are_demands) > 1:
         fields.fail(
             "collectives",
@@ -150,13 +162,30 @@ def _read_demand_cases(fields: Fields, folder: Path, own: set[str]) -> Iterator[
     group = fields.build("ranks", lambda: parse_ranks(ranks)) if ranks else None
     seed, label = fields.integer("seed", 0, least=0), fields.text("name", "")
     words = _texts(fields, "collectives")
+    exchanges = [exchange for word in words if (exchange := exchange_of(word)) is not None]
+    if exchanges:
+        if len(exchanges) < len(words):
+            fields.fail(
+                "collectives", "names exchanges of experts and other demands; write an entry [[instances]] for each"
+            )
+        calls = list(_expert_calls(fields, folder, exchanges, seed))
+        fields.finish()
+        _require_machines(fields, _beside(topology, folder), "", nodes)
+        for (kept, call), node in itertools.product(calls, nodes):
+            parts = [label or _stem(topology), f"x{node}" if node else "", call.exchange, kept]
+            parts += [f"ranks{ranks}" if ranks else ""]
+            yield DemandCase(
+                name=" ".join(part for part in parts if part), topology=_beside(topology, folder), nodes=node, ranks=group,
+                seed=seed, experts=call,
+            )  # fmt: skip
+        return
     spreads = list(_spreads(fields, folder, words, seed))
     fields.finish()
     _require_machines(fields, _beside(topology, folder), "", nodes)
     for word, node in itertools.product(words, nodes):
         variable = variable_of(word)
         if variable is None:
-            fields.build("collectives", partial(read_demand, read_text(folder / word), str(folder / word)))
+            fields.build("collectives", partial(read_demand_file, folder / word))
         for spread in spreads if variable is not None else [_Spread()]:
             parts = [label or _stem(topology), f"x{node}" if node else "", variable or _stem(word), spread.name]
             parts += [f"ranks{ranks}" if ranks else ""]
@@ -165,6 +194,29 @@ def _read_demand_cases(fields: Fields, folder: Path, own: set[str]) -> Iterator[
                 file="" if variable is not None else str(folder / word), counts=spread.counts, skew=spread.skew,
                 dtype=spread.dtype, nodes=node, ranks=group, size_bytes=spread.size_bytes, seed=seed,
             )  # fmt: skip
+
+
+def _expert_calls(
+    fields: Fields, folder: Path, exchanges: Sequence[ExpertExchange], seed: int
+) -> Iterator[tuple[str, ExpertCall]]:
+    """Exchanges of experts, each with what tells it from others of its entry."""
+    numbers = {
+        name: fields.integer(name, least=1)
+        for name in ("tokens", "topk", "expert_groups", "topk_groups")
+        if fields.has(name)
+    }
+    experts, size = fields.integer("experts", least=1), fields.text("token_bytes")
+    token_bytes = fields.build("token_bytes", partial(parse_size, size))
+    routing = folder / fields.text("routing") if fields.has("routing") else None
+    dtype = fields.text("dtype") if fields.has("dtype") else None
+    skews = _texts(fields, "skews") if fields.has("skews") else [""]
+    for exchange, skew in itertools.product(exchanges, skews):
+        exponent = fields.build("skews", partial(parse_skew, skew)) if skew else 0.0
+        name = " ".join(part for part in (skew, size, f"seed{seed}" if seed else "") if part)
+        yield (
+            name,
+            ExpertCall(exchange, experts, token_bytes, routing, exponent=exponent, dtype=dtype, seed=seed, **numbers),
+        )
 
 
 @dataclass(frozen=True, slots=True)

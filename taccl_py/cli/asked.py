@@ -18,7 +18,6 @@ from taccl_py.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from taccl_py.demand import DataDemand
-    from taccl_py.demand.moe import Routing
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -156,20 +155,29 @@ def make_asked_demand(values: dict[str, Any], num_ranks: int) -> DataDemand:
     InputError
         If a file or an option is wrong.
     """
-    from taccl_py.demand.files import read_demand
-    from taccl_py.jsonio import read_text
+    from taccl_py.demand.msccl_collective import read_demand_file
 
     asked: AskedDemand = values["collective"]
     if asked.file is None:
         return _by_formula(values, num_ranks)
-    for name in (*FORMULA_OPTIONS, "size"):
-        if values[name] is not None:
+    for name in FORMULA_OPTIONS:
+        if name != "dtype" and values[name] is not None:
             raise InputError(
                 f"is part of a demand file, which {asked.file} is; leave it out",
                 path="command line",
                 field=_option(name),
             )
-    return read_demand(read_text(asked.file), str(asked.file))
+    return read_demand_file(asked.file, values["size"], _dtype(values["dtype"]))
+
+
+def _dtype(text: str | None) -> str | None:
+    """Type of the elements that was asked for."""
+    from taccl_py.demand import dtype_named
+
+    try:
+        return None if text is None else dtype_named(text)
+    except InputError as error:
+        raise InputError(error.what, path="command line", field="--dtype") from None
 
 
 def _by_formula(values: dict[str, Any], num_ranks: int) -> DataDemand:
@@ -207,51 +215,34 @@ def _by_formula(values: dict[str, Any], num_ranks: int) -> DataDemand:
 
 def _of_experts(exchange: ExpertExchange, values: dict[str, Any], num_ranks: int) -> DataDemand:
     """Dispatch or combine of a mixture of experts."""
-    from taccl_py.demand import DTYPES, dtype_named
-    from taccl_py.demand.moe import moe_combine, moe_dispatch, read_routing
+    from taccl_py.demand.counts import parse_skew
+    from taccl_py.demand.moe import ExpertCall
 
-    path, is_dispatch = values["routing"], exchange is ExpertExchange.MOE_DISPATCH
-    try:
-        dtype = dtype_named(values["dtype"] or ("uint8" if is_dispatch else "bfloat16"))
-    except InputError as error:
-        raise InputError(error.what, path="command line", field="--dtype") from None
+    path = values["routing"]
     _require_given(values, "experts", "token_bytes")
-    if values["token_bytes"] < 1 or values["token_bytes"] % DTYPES[dtype]:
-        raise InputError(
-            f"found {values['token_bytes']} bytes, a positive multiple of {DTYPES[dtype]} (an element of {dtype}) is needed",
-            path="command line", field="--token-bytes",
-        )  # fmt: skip
     if path is not None:
         for name in ("skew", "tokens", "topk", "expert_groups", "topk_groups"):
             if values[name] is not None:
                 raise InputError("goes without --routing; leave one out", path="command line", field=_option(name))
-        routing = read_routing(path, values["experts"])
     else:
-        routing = _drawn_routing(values, num_ranks)
-    make = moe_dispatch if is_dispatch else moe_combine
-    try:
-        return make(routing, values["experts"], num_ranks, values["token_bytes"], dtype)
-    except InputError as error:
-        is_option = error.field == "--experts" or path is None
-        raise InputError(error.what, path="command line" if is_option else str(path), field=error.field) from None
-
-
-def _drawn_routing(values: dict[str, Any], num_ranks: int) -> Routing:
-    """Routing by the options of its law."""
-    from taccl_py.demand.counts import parse_skew
-    from taccl_py.demand.moe import RouterLaw
-
-    _require_given(values, "tokens", "topk")
+        _require_given(values, "tokens", "topk")
     if (values["expert_groups"] is None) != (values["topk_groups"] is None):
         raise InputError("goes with --topk-groups; give both", path="command line", field="--expert-groups")
     try:
         exponent = parse_skew(values["skew"] or "zipf:0")
-        law = RouterLaw(
-            values["experts"], values["topk"], values["expert_groups"] or 1, values["topk_groups"] or 1, exponent
-        )
-        return law.draw(num_ranks, values["tokens"], values.get("seed", 0))
     except InputError as error:
-        raise InputError(error.what, path="command line", field=error.field or "--skew") from None
+        raise InputError(error.what, path="command line", field="--skew") from None
+    call = ExpertCall(
+        exchange, values["experts"], values["token_bytes"], path, values["tokens"], values["topk"], values["expert_groups"] or 1,
+        values["topk_groups"] or 1, exponent, values["dtype"], values.get("seed", 0),
+    )  # fmt: skip
+    try:
+        return call.demand(num_ranks)
+    except InputError as error:
+        if error.path is not None:
+            raise
+        is_option = error.field is not None or path is None
+        raise InputError(error.what, path="command line" if is_option else str(path), field=error.field) from None
 
 
 def _require_given(values: dict[str, Any], *names: str) -> None:

@@ -187,9 +187,9 @@ def _verify_demand(path: Path, text: str, kind: Kind | None, *, is_schedule: boo
 
 def _verify_against(path: Path, demand: Path) -> list[dict[str, Any]]:
     """Results of a schedule or a program of a demand that is for this demand, or of the folder that they are in."""
-    from taccl_py.demand.files import read_demand
+    from taccl_py.demand.msccl_collective import read_demand_file
 
-    asked = read_demand(read_text(demand), str(demand))
+    asked = read_demand_file(demand)
     return [_verify_one_against(file, asked, demand) for file in _demand_files(path) or [path]]
 
 

@@ -78,15 +78,14 @@ def _record(subject: GivenFile, file: Path, size: int | None) -> dict[str, Any]:
     from taccl_py.report.view import demand_schedule_record, plan_record, program_record, schedule_record
 
     if size is not None and not subject.sized:
-        why = (
-            "the machine's costs are per chunk of one size" if subject.replay else "without --topology there is no time"
-        )
+        why = subject.why_one_size if subject.replay else "without --topology there is no time"
         raise InputError(f"{why}; leave --size out", path=str(file))
     timeline = subject.replay(size) if subject.replay is not None else None
     if subject.program is not None:
-        return program_record(subject.program, subject.topology, timeline)
+        return program_record(subject.program, subject.topology, timeline, subject.asked.name if subject.asked else "")
     if subject.plan is not None:
-        return plan_record(subject.plan, subject.plan.collective, subject.topology, timeline)
+        name = subject.plan.collective if subject.asked is None else subject.asked.name
+        return plan_record(subject.plan, name, subject.topology, timeline)
     if subject.demand is not None and timeline is not None:
         return demand_schedule_record(subject.demand, timeline)
     if subject.schedule is None or timeline is None:
@@ -120,7 +119,7 @@ def trace(file: Path, output: Path, as_json: bool, **values: Any) -> None:
 
     subject = load_subject(file, values, verified=True)
     if values["size"] is not None and not subject.sized:
-        raise InputError("the machine's costs are per chunk of one size; leave --size out", path=str(file))
+        raise InputError(f"{subject.why_one_size}; leave --size out", path=str(file))
     if subject.replay is None or subject.topology is None:
         raise ValueError("a subject with a machine has no replay")
     if output.is_dir():

@@ -75,7 +75,7 @@ def simulate(file: Path, curve: bool, no_check: bool, as_json: bool, **values: A
     sizes: SizeRange | None = values["sizes"]
     wanted = [*values["size"], *(sizes.doubled() if sizes is not None else ())]
     if wanted and not subject.sized:
-        raise InputError("the machine's costs are per chunk of one size; leave --size and --sizes out", path=str(file))
+        raise InputError(f"{subject.why_one_size}; leave --size and --sizes out", path=str(file))
     if curve:
         _print_curve(subject, file, sizes or _CURVE_RANGE, as_json)
         return
@@ -114,7 +114,7 @@ def _title(file: Path, runtime: _RuntimeTime | None) -> str:
 def _unused_sizes(subject: GivenFile, timelines: Sequence[Timeline]) -> str:
     """A note about sizes at which a runtime would not take the file, and which are predicted all the same."""
     made = subject.program or subject.plan
-    if made is None:
+    if made is None or subject.asked is not None:
         return ""
     sizes = [round(one.size_bytes) for one in timelines if one.size_bytes is not None]
     outside = [size for size in sizes if not made.min_bytes <= size <= made.max_bytes]
@@ -172,7 +172,7 @@ def _print_curve(subject: GivenFile, file: Path, sizes: SizeRange, as_json: bool
             "the order of an XML file or a plan is not fixed; the curve is that of a schedule.json", path=str(file)
         )
     if not subject.sized:
-        raise InputError("the machine's costs are per chunk of one size; leave --curve out", path=str(file))
+        raise InputError(f"{subject.why_one_size}; leave --curve out", path=str(file))
     curve = cost_curve(subject.schedule, sizes.low_bytes, sizes.high_bytes)
     if as_json:
         keys = ("from_bytes", "to_bytes", "intercept_us", "us_per_mb")

@@ -18,7 +18,7 @@ __all__ = ["GivenFile", "load_subject", "machine_options"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Options about the machine, which a schedule carries itself.
-_MACHINE_OPTIONS = ("topology", "nodes", "sketch", "runtime", "instances")
+_MACHINE_OPTIONS = ("topology", "nodes", "sketch", "runtime", "instances", "demand")
 
 
 def machine_options(command: F) -> F:
@@ -34,6 +34,12 @@ def machine_options(command: F) -> F:
             default=1,
             show_default=True,
             help="Instances that an XML file was made with, to find its chunk on a TACCL profile.",
+        ),
+        click.option(
+            "--demand",
+            type=click.Path(path_type=Path),
+            default=None,
+            help="Demand that a plan or an XML file is for, which it does not say; of a schedule, the one that it must be for.",
         ),
     ]
     for decorator in reversed(decorators):

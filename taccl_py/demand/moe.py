@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl_py.demand.counts import read_rows
-from taccl_py.demand.model import ChunkPlace, DataChunk, DataDemand
+from taccl_py.demand.model import DTYPES, ChunkPlace, DataChunk, DataDemand, dtype_named
+from taccl_py.demand.variable import ExpertExchange
 from taccl_py.errors import InputError
 from taccl_py.units import MAX_CHUNK_COPIES
 
@@ -75,6 +76,77 @@ class RouterLaw:
             chosen = np.argsort(rings, axis=1)[:, : self.topk]
             found[rank * tokens : (rank + 1) * tokens] = np.sort(chosen, axis=1)
         return found
+
+
+@dataclass(frozen=True)
+class ExpertCall:
+    """One exchange of a mixture of experts, with the experts of each token in a file or drawn.
+
+    Attributes
+    ----------
+    exchange
+        Dispatch or combine.
+    experts, token_bytes
+        Number of experts, and size of a token or of a result.
+    routing
+        Experts of each token, or a file of them; None where they are drawn.
+    tokens, topk
+        Of drawn routings: tokens of each rank, and experts of each token.
+    expert_groups, topk_groups
+        Groups of experts, and to how many of them a drawn token keeps.
+    exponent
+        Of drawn routings: Zipf's, 0 is even.
+    dtype
+        Type of the elements; None is bytes, of combine bfloat16.
+    seed
+        Of drawn routings.
+    """
+
+    exchange: ExpertExchange
+    experts: int
+    token_bytes: int
+    routing: Path | Routing | None = None
+    tokens: int | None = None
+    topk: int | None = None
+    expert_groups: int = 1
+    topk_groups: int = 1
+    exponent: float = 0.0
+    dtype: str | None = None
+    seed: int = 0
+
+    def demand(self, num_ranks: int) -> DataDemand:
+        """Demand on so many ranks.
+
+        Raises
+        ------
+        InputError
+            If something is missing, is given twice, or does not fit the ranks; its field is named as an option.
+        """
+        is_dispatch = self.exchange is ExpertExchange.MOE_DISPATCH
+        try:
+            dtype = dtype_named(self.dtype or ("uint8" if is_dispatch else "bfloat16"))
+        except InputError as error:
+            raise InputError(error.what, field="--dtype") from None
+        if self.token_bytes < 1 or self.token_bytes % DTYPES[dtype]:
+            raise InputError(
+                f"found {self.token_bytes} bytes, a positive multiple of {DTYPES[dtype]} (an element of {dtype}) is needed",
+                field="--token-bytes",
+            )
+        make = moe_dispatch if is_dispatch else moe_combine
+        return make(self._routing(num_ranks), self.experts, num_ranks, self.token_bytes, dtype)
+
+    def _routing(self, num_ranks: int) -> Routing:
+        drawn = {"tokens": self.tokens, "topk": self.topk}
+        if self.routing is not None:
+            given = next((name for name, value in drawn.items() if value is not None), None)
+            if given is not None:
+                raise InputError("goes without --routing; leave one out", field=f"--{given}")
+            return read_routing(self.routing, self.experts) if isinstance(self.routing, Path) else self.routing
+        missing = next((name for name, value in drawn.items() if value is None), None)
+        if missing is not None:
+            raise InputError(f"{self.exchange} needs it, or a routing", field=f"--{missing}")
+        law = RouterLaw(self.experts, self.topk or 0, self.expert_groups, self.topk_groups, self.exponent)
+        return law.draw(num_ranks, self.tokens or 0, self.seed)
 
 
 def read_routing(path: Path, experts: int) -> Routing:

@@ -124,7 +124,7 @@ def _step_attributes(index: int, step: Step) -> dict[str, str | int]:
     }
 
 
-def parse_xml(text: str, name: str, runtime: Runtime | None = None) -> Program:
+def parse_xml(text: str, name: str, runtime: Runtime | None = None, *, of_demand: bool = False) -> Program:
     """Return the program that a text describes.
 
     Attributes may come in any order. Elements that runtimes do not know are skipped as they do. The attributes that only
@@ -139,13 +139,15 @@ def parse_xml(text: str, name: str, runtime: Runtime | None = None) -> Program:
         Name of the text in errors, and the program's name if it has none.
     runtime
         The runtime for which it was written, where that matters: whether ``maxBytes`` itself is one of the sizes.
+    of_demand
+        Whether what a ``custom`` one does is a demand, and not Gather or Scatter, as its buffers tell.
 
     Raises
     ------
     InputError
         If it is not such a text, naming the line.
     """
-    return read_program(read_elements(text, name), name, runtime)
+    return _ProgramReader(name, runtime, of_demand=of_demand).program(read_elements(text, name))
 
 
 @dataclass(slots=True)
@@ -243,9 +245,10 @@ class _TreeReader:
 class _ProgramReader:
     """Elements -> program."""
 
-    def __init__(self, path: str, runtime: Runtime | None) -> None:
+    def __init__(self, path: str, runtime: Runtime | None, *, of_demand: bool = False) -> None:
         self._path = path
         self._runtime = runtime
+        self._of_demand = of_demand
 
     def program(self, algo: Element) -> Program:
         """Return the program of an algo element."""
@@ -276,10 +279,12 @@ class _ProgramReader:
             return found - 1
         return found
 
-    def _kind(self, algo: Element, gpus: tuple[Gpu, ...]) -> Kind:
+    def _kind(self, algo: Element, gpus: tuple[Gpu, ...]) -> Kind | None:
         text = self._text(algo, "coll")
         if text != CUSTOM:
             return self._parsed_kind(algo, text)
+        if self._of_demand:
+            return None
         # Only the buffers tell: one rank alone has an output in Gather, one rank alone has an input in Scatter.
         outputs = sum(gpu.output_chunks > 0 for gpu in gpus)
         inputs = sum(gpu.input_chunks > 0 for gpu in gpus)

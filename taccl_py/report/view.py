@@ -71,11 +71,14 @@ def _critical_path(schedule: Schedule | DemandSchedule) -> list[dict[str, Any]]:
     return found
 
 
-def program_record(program: Program, topology: Topology | None, timeline: Timeline | None) -> dict[str, Any]:
-    """Return the JSON object of a program, with its replay where the machine is known."""
-    facts: dict[str, Any] = {"collective": str(program.kind), "num_ranks": len(program.gpus)}
+def program_record(
+    program: Program, topology: Topology | None, timeline: Timeline | None, demand: str = ""
+) -> dict[str, Any]:
+    """Return the JSON object of a program, with its replay where the machine is known; that of a demand is called by its name."""
+    name = demand if program.kind is None else str(program.kind)
+    facts: dict[str, Any] = {"collective": name, "num_ranks": len(program.gpus)}
     if topology is not None and timeline is not None:
-        facts |= _facts(str(program.kind), topology, timeline)
+        facts |= _facts(name, topology, timeline)
         facts |= {"traffic": _traffic(topology, timeline)}
         facts |= {"transfers": [_transfer(each, None) for each in timeline.transfers]}
     return {
@@ -83,7 +86,7 @@ def program_record(program: Program, topology: Topology | None, timeline: Timeli
         "name": program.name,
         "protocol": str(program.protocol),
         "channels": program.num_channels,
-        "structure": structure_record(find_phases(program)),
+        "structure": [] if program.kind is None else structure_record(find_phases(program)),
         "gpus": _gpus(program),
         "pairs": _pairs(program),
     }

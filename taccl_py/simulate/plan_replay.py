@@ -80,13 +80,13 @@ from taccl_py.tolerances import LAST_DIGITS
 from taccl_py.topology.model import Topology
 
 
-def replay_plan(plan: Plan, kind: Kind, topology: Topology, chunk_bytes: float) -> Timeline:
+def replay_plan(plan: Plan, kind: Kind | None, topology: Topology, chunk_bytes: float) -> Timeline:
     """Replay a plan with chunks of one size.
 
     Parameters
     ----------
     plan, kind
-        A plan that the verifier accepts, and its collective.
+        A plan that the verifier accepts, and its collective; None for a demand.
     topology
         Machine with the plan's ranks.
     chunk_bytes
@@ -109,7 +109,7 @@ def replay_plan(plan: Plan, kind: Kind, topology: Topology, chunk_bytes: float) 
         makespan_us=replay.end_us,
         transfers=sort_transfers(replay.transfers),
         size_bytes=None if topology.chunk_costs else chunk_bytes * plan.chunks_per_size,
-        busbw_factor=Collective(kind, topology.num_ranks).busbw_factor,
+        busbw_factor=1.0 if kind is None else Collective(kind, topology.num_ranks).busbw_factor,
         switched=tuple(sorted(replay.switched, key=lambda work: (work.start_us, work.rank, work.threadblock))),
     )
 
@@ -122,7 +122,7 @@ class RuntimePlanReplay:
     Parameters
     ----------
     plan, kind
-        A plan to which the verifier does not object, and its collective.
+        A plan to which the verifier does not object, and its collective; None for a demand.
     topology
         Machine with the plan's ranks; its costs are by size.
     profile
@@ -135,7 +135,7 @@ class RuntimePlanReplay:
         size.
     """
 
-    def __init__(self, plan: Plan, kind: Kind, topology: Topology, profile: RuntimeProfile) -> None:
+    def __init__(self, plan: Plan, kind: Kind | None, topology: Topology, profile: RuntimeProfile) -> None:
         _require_fit(plan, topology)
         require_costs_by_size(topology, profile)
         self._plan, self._kind, self._topology, self._profile = plan, kind, topology, profile

@@ -159,12 +159,12 @@ class _ProgramReplay:
                 self._happen(happening, index)
             self._go_on()
         self._require_end()
-        collective = Collective(self._program.known_kind, self._topology.num_ranks)
+        kind = self._program.kind
         return Timeline(
             makespan_us=self._end_us,
             transfers=sort_transfers(self._transfers),
             size_bytes=None,
-            busbw_factor=collective.busbw_factor,
+            busbw_factor=1.0 if kind is None else Collective(kind, self._topology.num_ranks).busbw_factor,
         )
 
     # Building

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import taccl_py as taccl
+from taccl_py.errors import InputError
 from taccl_py.schedule.demand_files import write_demand_schedule
 from tests.demand.cases import full, is_near
 
@@ -57,6 +58,38 @@ def test_other_formulas():
     assert taccl.load_demand("allgatherv", [1, 0, 2]).total_bytes == 6
     assert taccl.load_demand("reducescatterv", [1, 0, 2]).dtype == "float32"
     assert taccl.load_demand("sendrecv", [(0, 3, 7)], ranks=4).total_bytes == 7
+
+
+def test_exchanges_of_experts_are_drawn_or_given():
+    """Rank 0's token goes to experts 2 and 3 on rank 1, once; that of rank 1 stays where it is."""
+    for given in ([[2, 3], [2, -1]], np.array([[2, 3], [2, -1]])):
+        demand = taccl.moe_demand("moe-dispatch", 2, experts=4, token_bytes=64, routing=given)
+        assert demand.total_bytes == 64
+    drawn = taccl.moe_demand("MoE_combine", 2, experts=4, token_bytes=64, tokens=8, topk=2)
+    assert (drawn.name, drawn.dtype) == ("moe-combine", "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"exchange": "moe"}, "exchange"),
+        ({"token_bytes": 0}, "token_bytes"),
+        ({"token_bytes": 3, "dtype": "fp32"}, "token_bytes"),
+        ({"dtype": "real"}, "dtype"),
+        ({"skew": "zipf"}, "skew"),
+        ({"topk": None}, "topk"),
+        ({"topk": 9}, "topk"),
+        ({"experts": 3, "topk": 1}, "experts"),
+        ({"routing": [[0, 1]]}, "tokens"),
+        ({"routing": [[0, 9]], "tokens": None, "topk": None}, "routing"),
+        ({"routing": "no-such.csv", "tokens": None, "topk": None}, "no-such.csv"),
+        ({"routing": [[0, 1]] * 3, "tokens": None, "topk": None}, "routing"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_an_exchange_is_named(changed, text):
+    right = {"exchange": "moe-dispatch", "ranks": 2, "experts": 4, "token_bytes": 64, "tokens": 4, "topk": 2}
+    with pytest.raises(InputError, match=text):
+        taccl.moe_demand(**{**right, **changed})
 
 
 def test_a_resharding_and_what_comes_of_it():

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from taccl_py.api.demands import moe_demand
 from taccl_py.campaign.demand_case import DemandCase
 from taccl_py.campaign.suite import read_suite
 from taccl_py.demand.variable import Variable
@@ -54,6 +55,63 @@ def folder(tmp_path):
 
 def sweep(capsys, folder, *more):
     return run_here(capsys, "sweep", folder / "suite.toml", "-o", folder / "catalogue", "--workers", 1, *more)
+
+
+EXPERTS = """
+[[instances]]
+topology = "full:2"
+collectives = ["moe-dispatch", "moe-combine"]
+experts = 4
+token_bytes = "64B"
+"""
+
+
+def test_exchanges_of_experts_are_swept(folder, capsys):
+    (folder / "suite.toml").write_text(
+        HEADER + EXPERTS + 'tokens = 4\ntopk = 2\nskews = ["zipf:0", "zipf:1"]\nseed = 3\n'
+    )
+    suite = read_suite(folder / "suite.toml")
+    assert [case.name for case in suite.cases] == [
+        f"full:2 {exchange} {skew} 64B seed3"
+        for exchange in ("moe-dispatch", "moe-combine")
+        for skew in ("zipf:0", "zipf:1")
+    ]
+    same = moe_demand("moe-combine", 2, experts=4, token_bytes=64, tokens=4, topk=2, skew="zipf:1", seed=3)
+    assert suite.cases[3].demand(2) == same
+    assert len({case.key() for case in suite.cases}) == 4
+    assert sweep(capsys, folder).code == 0
+
+
+def test_exchanges_take_a_file_of_experts(folder):
+    (folder / "routing.csv").write_text("2,3\n0,1\n")
+    (folder / "suite.toml").write_text(HEADER + EXPERTS + 'routing = "routing.csv"\n')
+    dispatch, combine = read_suite(folder / "suite.toml").cases
+    # Both tokens go to the other rank, once.
+    assert dispatch.demand(2).total_bytes == 2 * 64
+    assert combine.demand(2).total_bytes == 2 * 64
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        ('tokens = 4\ntopk = 2\nskews = ["zipf"]\n', "skews"),
+        ("tokens = 0\ntopk = 2\n", "tokens"),
+        ('counts = "counts.csv"\n', "counts"),
+        ('token_bytes = "64B"\n', "suite.toml"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_exchanges_is_named(folder, more, what):
+    (folder / "suite.toml").write_text(HEADER + EXPERTS + more)
+    with pytest.raises(InputError, match=what):
+        read_suite(folder / "suite.toml")
+
+
+def test_exchanges_and_other_demands_are_entries_of_their_own(folder):
+    (folder / "suite.toml").write_text(
+        HEADER + EXPERTS.replace('"moe-combine"', '"alltoallv"') + "tokens = 4\ntopk = 2\n"
+    )
+    with pytest.raises(InputError, match="entry"):
+        read_suite(folder / "suite.toml")
 
 
 def test_entries_of_demands_are_combinations_of_formulas_skews_sizes_and_nodes(folder):

@@ -64,6 +64,51 @@ def test_every_verb_takes_a_demand(capsys, tmp_path, mine):
     assert "two pieces" in run_here(capsys, "run", out / "schedule.json").out
 
 
+@pytest.mark.parametrize("file", ["plan.json", "algorithm.xml"])
+def test_programs_of_demands_are_shown_replayed_and_traced_with_their_demand(capsys, tmp_path, file):
+    """One chunk of 64 kB from rank 0 to 1: alpha 0.5 us, 20 us a megabyte, and all that a program adds to that is nothing."""
+    asked = tmp_path / "asked.json"
+    asked.write_text(
+        json.dumps({**MINE, "name": "mine", "ranks": 2, "chunks": [{"bytes": 64000, "holds": [0], "wants": [1]}]})
+    )
+    out = tmp_path / "out"
+    assert synth(capsys, "full:2", asked, "-o", out).code == 0
+    where = (out / file, "--topology", "full:2", "--demand", asked)
+    seconds_us = 0.5 + 64e-3 * 20.0
+    (found,) = run_here(capsys, "simulate", *where, "--json").json["results"]
+    assert found["time_us"] == pytest.approx(seconds_us)
+    assert found["size_bytes"] == 64000
+    shown = run_here(capsys, "show", *where, "--json").json
+    assert shown["collective"] == "mine"
+    assert shown["makespan_us"] == pytest.approx(seconds_us)
+    assert run_here(capsys, "show", out / file, "--demand", asked).code == 0
+    assert run_here(capsys, "trace", *where, "-o", tmp_path / "trace.json").code == 0
+    if file == "plan.json":
+        (timed,) = run_here(capsys, "simulate", *where, "--runtime-profile", "mscclpp-h100", "--json").json["results"]
+        assert timed["runtime_us"] > seconds_us
+    refused = run_here(capsys, "simulate", *where, "--size", "1MB")
+    assert refused.code == 2
+    assert "for the demand's sizes" in refused.err
+    other = tmp_path / "other.json"
+    other.write_text(
+        json.dumps({**MINE, "name": "mine", "ranks": 2, "chunks": [{"bytes": 64000, "holds": [1], "wants": [0]}]})
+    )
+    assert run_here(capsys, "simulate", out / file, "--topology", "full:2", "--demand", other).code == 4
+
+
+def test_a_program_of_a_demand_needs_the_demand_and_one_of_a_collective_has_none(capsys, tmp_path, mine):
+    assert synth(capsys, "full:4", mine, "-o", tmp_path / "out").code == 0
+    lacking = run_here(capsys, "show", tmp_path / "out" / "plan.json")
+    assert lacking.code == 2
+    assert "add --demand" in lacking.err
+    assert run_here(capsys, "show", tmp_path / "out" / "schedule.json", "--demand", mine).code == 0
+    kind = tmp_path / "kind.json"
+    assert run_here(capsys, "synth", "full:4", "allgather", "--effort", "quick", "-o", kind).code == 0
+    refused = run_here(capsys, "show", kind, "--demand", mine)
+    assert refused.code == 2
+    assert "is for demands" in refused.err
+
+
 def test_tables_say_what_was_found(capsys, mine):
     text = synth(capsys, "full:4", mine).out
     assert "two pieces on full-4, 4 ranks" in text

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.demand import DataDemand
+from taccl_py.errors import Infeasible, LimitReached
 from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Schedule, rounding_us
 from taccl_py.solvers.limits import Limits
@@ -30,7 +31,7 @@ def covered(
     topology: Topology, demand: DataDemand, classes: Sequence[ChunkClass], limits: Limits
 ) -> Iterator[DemandSchedule]:
     """Schedule of the collective that covers the demand with the least that nobody wants; none where all waste too much."""
-    found = _least_waste(classes, topology.num_ranks)
+    found = _least_waste(classes, topology.num_ranks) if classes else None
     if found is None:
         return
     collective, keys = found
@@ -42,7 +43,12 @@ def covered(
     whole = size * (topology.num_ranks if collective.kind in PER_RANK else 1)
     asked = Demand(topology, collective.kind, whole, collective.root)
     options = Options(limits=replace(limits, workers=1))
-    yield _fitted(load_engine(_ENGINE)(asked, options, Events()).schedule, demand, classes, keys)
+    try:
+        schedule = load_engine(_ENGINE)(asked, options, Events()).schedule
+    except (Infeasible, LimitReached):
+        # The collective wants what the demand does not, where no path leads, or there was no time for it.
+        return
+    yield _fitted(schedule, demand, classes, keys)
 
 
 def _least_waste(classes: Sequence[ChunkClass], ranks: int) -> tuple[Collective, list[ChunkKey]] | None:

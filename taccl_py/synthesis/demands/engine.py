@@ -110,9 +110,10 @@ def solve_demand(
     events.bound(bound.time_us)
     events.stage("search")
     search = _DemandSearch(topology, demand, bound, limits, events)
-    families = _families(topology, demand, bound, limits) if engine == AUTO else _beginnings(topology, demand, bound)
-    search.plan(families)
-    if classes and not search.ended:
+    search.plan(_families(topology, demand, bound) if engine == AUTO else _beginnings(topology, demand, bound))
+    if engine == AUTO and topology.num_ranks <= PARAMS.most_covered and search.is_far:
+        search.plan(iter([("covered", covered(topology, demand, classes, search.limits_for(PARAMS.covering)))]))
+    if classes and (engine == CP or search.is_far):
         search.solve(classes)
     if search.best is None:
         return DemandSynthesis.of(DemandSchedule(topology, demand, ()), bound, "copies", limits.seed)
@@ -136,6 +137,17 @@ class _DemandSearch:
         return self.best is not None and (
             self._over() or self.best.makespan_us <= self._bound.time_us * (1 + PARAMS.enough_gap)
         )
+
+    @property
+    def is_far(self) -> bool:
+        """True if there is time, and the best schedule is far enough from the bound to look for another."""
+        return self.best is not None and not (
+            self._over() or self.best.makespan_us <= self._bound.time_us * (1 + PARAMS.near_gap)
+        )
+
+    def limits_for(self, part: float) -> Limits:
+        """Limits with a part of what is left of the budget."""
+        return self._limits.within(self._deadline.left * part)
 
     def plan(self, families: Iterator[tuple[str, Iterator[DemandSchedule]]]) -> None:
         """Try families of schedules; one that gains nothing ends its family."""
@@ -190,9 +202,7 @@ def _beginnings(topology: Topology, demand: DataDemand, bound: Bound) -> Iterato
             yield "flood", iter([schedule] if schedule is not None else [])
 
 
-def _families(
-    topology: Topology, demand: DataDemand, bound: Bound, limits: Limits
-) -> Iterator[tuple[str, Iterator[DemandSchedule]]]:
+def _families(topology: Topology, demand: DataDemand, bound: Bound) -> Iterator[tuple[str, Iterator[DemandSchedule]]]:
     """Families of schedules with the names of their planners, the likeliest first; one that gains nothing ends its family."""
     classes = classes_of(demand)
     if not classes:
@@ -207,8 +217,6 @@ def _families(
     if mirrored is not None and can_flood(mirrored):
         floods = _of_floods(topology.reversed(), demand, mirrored)
         yield "flood", (run_backwards(topology, found) for found in floods)
-    if topology.num_ranks <= PARAMS.most_covered:
-        yield "covered", covered(topology, demand, classes, limits.within(limits.seconds * PARAMS.covering))
     if len(classes) * len(topology.links) > PARAMS.most_looks and _is_direct(topology, classes):
         return
     slowest_us = max(topology.resource_cost[r][1] for links in topology.resources_of for r in links)

@@ -49,12 +49,14 @@ class Params:
         Ranks or nodes of which all unions are cuts. Guess.
     most_unions
         Classes of chunks times such unions. Guess.
+    near_gap
+        Part of the bound above it within which neither a collective's schedule nor CP-SAT is tried. Guess.
     most_waste
         Bytes that a covering collective moves, as times those that are wanted, up to which it is tried. Guess.
     most_covered
         Ranks up to which it is tried. Guess.
     covering
-        Part of the budget for it. Guess.
+        Part of the budget that is left for it. Guess.
     most_literals
         Pieces times links up to which messages are one model of CP-SAT. Guess.
     exact_pieces
@@ -94,6 +96,7 @@ class Params:
     enough_messages: int = 20_000
     most_groups: int = 10
     most_unions: int = 4_000_000
+    near_gap: float = 0.02
     most_waste: float = 1.5
     most_covered: int = 16
     covering: float = 0.5
