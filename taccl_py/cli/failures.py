@@ -55,7 +55,7 @@ def synth_failures(
         plan = FailurePlan.of(request, topology, values["single_failures"])
     except InputError as error:
         raise InputError(error.what, path="command line", field="--single-failures") from None
-    work = _Work(plan, options, output, values, note)
+    work = _FailureFiles(plan, options, output, values, note)
     limits = request.options.limits
     try:
         with watched(limits.stop) as events:
@@ -81,7 +81,7 @@ def synth_failures(
 
 
 @dataclass
-class _Work:
+class _FailureFiles:
     """Files of a plan, failure by failure.
 
     Attributes

@@ -157,7 +157,7 @@ def verify_program_image(text: str, known: str, renaming: Sequence[int], kind: K
         return (Violation("", "program", "its head, or its list of ranks, is another one"),)
     loop = _LOOP.search(theirs[-1])
     chunks = int(loop.group(1)) if loop else 0
-    cells = _Cells(renaming, _PARTED[kind], chunks if kind in _OF_ONE_PART else chunks // len(renaming))
+    cells = _RankPlaces(renaming, _PARTED[kind], chunks if kind in _OF_ONE_PART else chunks // len(renaming))
     for rank, new in enumerate(renaming):
         moved = cells.moved(_PEERS.sub(lambda peers: _renamed_peers(peers, renaming), theirs[rank]))
         if moved is None or mine[new] != moved:
@@ -182,7 +182,7 @@ def _renamed_peers(peers: re.Match[str], renaming: Sequence[int]) -> str:
     return f' send="{send}" recv="{receive}"'
 
 
-class _Cells:
+class _RankPlaces:
     """Places of data that belongs to ranks."""
 
     def __init__(self, renaming: Sequence[int], buffers: str, part: int) -> None:

@@ -181,7 +181,7 @@ class _MessageModel:
         for load in sorted(task.hint, key=lambda load: (load.start_us, load.link)):
             by_link[load.link].append(load)
         self._hinted = by_link
-        self._clock = _Timeline(self, task.hint)
+        self._clock = _PlanClock(self, task.hint)
         self._upper = self._clock.end
         self._places = [len(loads) + (more if free is None or loads else 1) for loads in by_link]
         self._slots = [(link, k) for link, count in enumerate(self._places) for k in range(count)]
@@ -408,7 +408,7 @@ class _MessageModel:
         return tuple(sorted(found, key=lambda load: (load.start_us, load.link)))
 
 
-class _Timeline:
+class _PlanClock:
     """Times of a plan in units, each message as early as its order on links and ports allows."""
 
     def __init__(self, model: _MessageModel, plan: Sequence[TimedLoad]) -> None:

@@ -56,7 +56,7 @@ def _alone(machine: Topology, task: GroupTask, *, relay: bool) -> Bound:
 
 
 @dataclass(frozen=True)
-class _Crossing:
+class _GroupCut:
     """Load that a group must bring over a cut, and its links that cross it."""
 
     size_bytes: float
@@ -100,7 +100,7 @@ class _Shared:
     def _over(self, is_crossing: BoolArray, sizes: Sequence[float], how: str) -> Iterator[Bound]:
         """Bounds of one cut: of all groups, and of those that have no other way than the resources of one of them."""
         groups = [
-            _Crossing(size, np.flatnonzero(usable & is_crossing), task.release_us)
+            _GroupCut(size, np.flatnonzero(usable & is_crossing), task.release_us)
             for size, usable, task in zip(sizes, self._usable, self._tasks, strict=True)
             if size > 0
         ]
