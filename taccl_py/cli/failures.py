@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from taccl_py.topology.failures import Failure
 
 
+# Files beside the schedule where a program is asked for.
+_PROGRAM = ("algorithm.xml", "summary.json")
+
+
 def synth_failures(
     request: Request,
     options: LoweringOptions,
@@ -117,15 +121,22 @@ class _FailureFiles:
     def write(self, each: ServedFailure) -> None:
         """Write the files of a failure."""
         if self.output is not None:
+            self._write_into(self.output / self.folders[each.failure.what], each)
             if not self.served:  # the index of an earlier run, whose folders are overwritten from now on
                 self._stale = dict(written_before(self.output))
                 (self.output / INDEX).unlink(missing_ok=True)
-            folder = self.output / self.folders[each.failure.what]
-            lowered = None if each.choice is None else each.choice.lowered
-            facts = {"failure": each.failure.what, **record(each.answer, lowered, [])}
-            facts |= {**program_facts(each.choice, self.options.runtime), **runtime_facts(each.answer, self.note)}
-            write_answer(folder if lowered is not None else folder / "schedule.json", each.answer, lowered, facts)
         self.served.append(each)
+
+    def _write_into(self, folder: Path, each: ServedFailure) -> None:
+        if each.choice is None:
+            write_answer(folder / "schedule.json", each.answer, None, {})
+            for name in _PROGRAM:  # of an earlier run
+                (folder / name).unlink(missing_ok=True)
+            return
+        lowered = each.choice.lowered
+        facts = {"failure": each.failure.what, **record(each.answer, lowered, [])}
+        facts |= {**program_facts(each.choice, self.options.runtime), **runtime_facts(each.answer, self.note)}
+        write_answer(folder, each.answer, lowered, facts)
 
     def facts(self) -> dict[str, Any]:
         """Facts of all files."""
@@ -152,7 +163,7 @@ class _FailureFiles:
 
 def _take_away(folder: Path) -> None:
     """Remove a folder of ours, unless something else was put there."""
-    for name in ("schedule.json", "algorithm.xml", "summary.json"):
+    for name in ("schedule.json", *_PROGRAM):
         (folder / name).unlink(missing_ok=True)
     with suppress(OSError):
         folder.rmdir()

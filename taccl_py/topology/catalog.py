@@ -1,4 +1,4 @@
-"""Topologies by name: the ones that come with the program, formulas, and files.
+"""Topologies by name: the ones that come with the program, formulas, files, and machines of several sorts of nodes.
 
 The shipped files lie inside the package where it is installed from a wheel, and beside it in a checkout.
 """
@@ -13,9 +13,11 @@ from typing import Literal
 
 from taccl_py.errors import InputError
 from taccl_py.spelling import near_names, question
-from taccl_py.topology.files import is_taccl_profile, read_template, read_topology
+from taccl_py.topology.files import is_taccl_profile, read_template, read_topology, require_connected
 from taccl_py.topology.machines import SHAPES, formula_topology, formulas_of_gpu, is_formula
 from taccl_py.topology.model import Topology
+from taccl_py.topology.template import NodeTemplate, join_nodes
+from taccl_py.units import MAX_RANKS
 
 __all__ = [
     "TopologyEntry",
@@ -29,6 +31,7 @@ __all__ = [
 ]
 
 _COUNTED = re.compile(r"(.+)-x([0-9]{1,9})")
+_JOINT = "+"  # between the nodes of a mixed machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,8 @@ def topology_file(name_or_path: str) -> Path | None:
     nothing in the working directory hides a machine.
     """
     path = Path(name_or_path)
+    if _is_mixed(name_or_path):
+        return None
     if path.suffix == ".json" or path.name != name_or_path:
         return path
     if _shipped_machine(name_or_path) is not None or is_formula(name_or_path):
@@ -126,12 +131,13 @@ def canonical_name(name_or_path: str) -> str:
 
 
 def load_topology(name_or_path: str, nodes: int | None = None) -> Topology:
-    """Return the machine of a shipped name (``ndv2``, ``ndv2-x2``), a formula (``ring:8``) or a file.
+    """Return the machine of a shipped name (``ndv2``, ``ndv2-x2``), a formula (``ring:8``), a file, or nodes of several (``h100-x2+a100-x2``).
 
     Parameters
     ----------
     name_or_path
-        A shipped name, with or without ``-x`` and a number of nodes; a formula; or a file (see `topology_file`).
+        A shipped name, with or without ``-x`` and a number of nodes; a formula; a file (see `topology_file`); or several names and files of
+        nodes with a plus between them.
     nodes
         Number of nodes, for machines that are described by their node (None: as the name says, else 1).
 
@@ -143,6 +149,8 @@ def load_topology(name_or_path: str, nodes: int | None = None) -> Topology:
     path = topology_file(name_or_path)
     if path is not None:
         return read_topology(path, nodes)
+    if _is_mixed(name_or_path):
+        return _mixed(name_or_path, nodes)
     shipped = _shipped_machine(name_or_path)
     if shipped is not None:
         if shipped.nodes is not None and nodes not in (None, shipped.nodes):
@@ -156,6 +164,46 @@ def load_topology(name_or_path: str, nodes: int | None = None) -> Topology:
             "or write a topology file with a node, its nics and a network"
         )
     return formula_topology(name_or_path)
+
+
+def _is_mixed(text: str) -> bool:
+    """True if a text means nodes of several sorts; a file of that very name is a file, and a formula has no plus."""
+    return _JOINT in text and not is_formula(text) and not Path(text).is_file()
+
+
+def _mixed(text: str, nodes: int | None) -> Topology:
+    """The machine of ``NODE[-xN]+NODE[-xN]...``, whose nodes are numbered in that order."""
+    if nodes is not None:
+        raise InputError(f"{text!r} says itself how many nodes there are; leave the number of nodes out")
+    templates: list[NodeTemplate] = []
+    names: list[str] = []
+    for part in text.split(_JOINT):
+        path, count = _node_file(part.strip(), text)
+        templates += [read_template(path)] * count
+        names.append(path.stem if count == 1 else f"{path.stem}-x{count}")
+    machine = join_nodes(templates, _JOINT.join(names))
+    try:
+        require_connected(machine)
+    except InputError as error:
+        raise InputError(f"{text!r}: {error.what.partition(';')[0]}; NICs of one plane reach each other") from None
+    return machine
+
+
+def _node_file(part: str, text: str) -> tuple[Path, int]:
+    """File with the node of a part of a mixed machine, and how many of them there are."""
+    counted = _COUNTED.fullmatch(part)
+    name, count = (counted.group(1), int(counted.group(2))) if counted else (part, 1)
+    if not 1 <= count <= MAX_RANKS:
+        raise InputError(f"{text!r}: found {count} nodes of {name!r}, 1 to {MAX_RANKS} are possible")
+    shipped = _shipped_machine(name)
+    if shipped is not None:
+        return shipped.path, count
+    path = Path(name)
+    if path.suffix == ".json" or path.name != name:
+        return path, count
+    raise InputError(
+        f"{text!r}: {name!r} is no node; write shipped machines or files in node form with a plus between them, as in h100-x2+a100-x2"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -286,7 +286,8 @@ def instantiate(template: NodeTemplate, nodes: int = 1) -> Topology:
 def join_nodes(templates: Sequence[NodeTemplate], name: str) -> Topology:
     """Return the machine of these nodes, which need not be alike; ranks are numbered node by node.
 
-    Nodes that are all equal are what `instantiate` makes; others have no symmetry. The network is that of the first node.
+    Nodes that are all equal are what `instantiate` makes. Of others the network is rails if any is, with the longest latency; their
+    symmetry is to turn each sort of nodes, all at once, and what is symmetry in all nodes.
 
     Parameters
     ----------
@@ -307,13 +308,41 @@ def join_nodes(templates: Sequence[NodeTemplate], name: str) -> Topology:
         if not template.nics:
             raise InputError(f"node {number} ({template.name}) has no NIC that could join it to the others")
     sizes = {template.num_ranks for template in templates}
-    if templates[0].network.reach is NetworkReach.RAIL and len(sizes) > 1:
+    if _joint_network(templates).reach is NetworkReach.RAIL and len(sizes) > 1:
         raise InputError(f"nodes have {' and '.join(map(str, sorted(sizes)))} ranks, on rails all have the same number")
     nic_ranks = sum(len(nic.ranks) for template in templates for nic in template.nics)
     num_links = nic_ranks * nic_ranks + sum(template.num_local_links for template in templates)
     if num_links > MAX_LINKS:
         raise InputError(f"these nodes have up to {num_links} links, more than {MAX_LINKS}; use fewer nodes")
-    return _assemble(templates, name, ())
+    return _assemble(templates, name, _joint_symmetry(templates))
+
+
+def _joint_network(templates: Sequence[NodeTemplate]) -> NodeNetwork:
+    """Network between nodes that may differ: it reaches as far as the least of theirs, and takes as long as the slowest."""
+    rail = any(template.network.reach is NetworkReach.RAIL for template in templates)
+    return NodeNetwork(
+        NetworkReach.RAIL if rail else NetworkReach.ALL, max(template.network.latency_us for template in templates)
+    )
+
+
+def _joint_symmetry(templates: Sequence[NodeTemplate]) -> tuple[tuple[int, ...], ...]:
+    """Generators of the symmetry of nodes that differ: what all have in common, in all at once, and a turn of each sort at once."""
+    base = [0, *accumulate(template.num_ranks for template in templates)]
+    common = [
+        image
+        for image in templates[0].symmetry
+        if all(image in template.symmetry and _keeps_nics(template, image) for template in templates)
+    ]
+    found = [tuple(start + rank for start in base[:-1] for rank in image) for image in common]
+    turned = list(range(len(templates)))
+    for number, template in enumerate(templates):
+        alike = [other for other, one in enumerate(templates) if one == template]
+        turned[number] = alike[(alike.index(number) + 1) % len(alike)]
+    if turned != list(range(len(templates))):
+        found.append(
+            tuple(base[turned[node]] + rank for node, t in enumerate(templates) for rank in range(t.num_ranks))
+        )
+    return tuple(found)
 
 
 def _assemble(templates: Sequence[NodeTemplate], name: str, symmetry: tuple[tuple[int, ...], ...]) -> Topology:
@@ -396,7 +425,7 @@ class _Builder:
         self.table = PortTable()
         self.links: list[Link] = []
         self.switches: list[Switch] = []
-        self._network = templates[0].network
+        self._network = _joint_network(templates)
         self._cost_of = [{port.name: port.cost for port in template.ports} for template in templates]
         self._serving = [
             [[nic for nic in template.nics if rank in nic.ranks] for rank in range(template.num_ranks)]

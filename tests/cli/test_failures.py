@@ -80,6 +80,8 @@ def test_folders_of_an_earlier_run_go_and_what_others_put_there_stays(taccl, mad
         "link-0-1-at-0.5", "link-0-1-lost", "link-0-2-lost", "link-0-3-lost", "link-1-2-lost", "link-1-3-lost", "link-2-3-lost",
     }  # fmt: skip
     assert [path.name for path in (made / "link-0-1-at-0.5").iterdir()] == ["mine.txt"]
+    # Nor do programs of the earlier run stay beside schedules that are not theirs.
+    assert [path.name for path in (made / "link-0-1-lost").iterdir()] == ["schedule.json"]
     assert len(read_failure_index(made).failures) == 6
 
 

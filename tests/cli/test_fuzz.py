@@ -24,6 +24,17 @@ WRITERS = {
     "synth to a folder": ("synth", "ring:4", "allgather", "--engine", "templates", "-o", "old"),
     "synth to a schedule": ("synth", "ring:4", "allgather", "--engine", "templates", "-o", "old.json"),
     "synth to a program": ("synth", "ring:4", "allgather", "--engine", "templates", "-o", "old.xml"),
+    "synth for failures": (
+        "synth",
+        "ring:4",
+        "allgather",
+        "--engine",
+        "templates",
+        "--single-failures",
+        "gpu-link",
+        "-o",
+        "old",
+    ),
     "its progress": ("synth", "ring:4", "allgather", "--engine", "templates", "--progress", "old.json"),
     "replan": ("replan", "schedule.json", "--slow-link", "0-1:0.5", "--within", "0.3s", "-o", "old"),
     "pareto": ("pareto", "ring:4", "allgather", "--time-limit", "1", "-o", "old"),
@@ -107,8 +118,10 @@ def test_bad_inputs_end_with_a_sentence(tmp_path, first):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_full_disk_is_one_sentence_and_loses_nothing(place, name):
+def test_a_full_disk_is_one_sentence_and_loses_nothing(place, name, monkeypatch):
     """Every command that writes; the limit on the size of files stands for the disk."""
+    # Python would cut off the byte code of modules that are imported for the first time here, and not notice.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     before = tree(place)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM_BYTES, limits[1]))

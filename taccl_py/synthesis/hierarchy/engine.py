@@ -7,7 +7,7 @@ whole machine, timed exactly, and the fastest one is kept.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from taccl_py.collective import ROOTED, Kind
 from taccl_py.errors import InputError
@@ -18,7 +18,7 @@ from taccl_py.synthesis.bounds.bound import best_of
 from taccl_py.synthesis.damage.mending import mended_schedules
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.hierarchy.params import PARAMS
-from taccl_py.synthesis.hierarchy.strategies import HierarchyStrategy, strategies
+from taccl_py.synthesis.hierarchy.strategies import HierarchyStrategy, owner_strategies, strategies
 from taccl_py.synthesis.known import known_bound
 from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.reversal import reduce_by_broadcast
@@ -45,9 +45,10 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     bound = known_bound(demand, options)
     events.bound(bound.time_us)
     events.stage("strategies")
-    mended = mended_schedules(demand, bound, options.limits.within(deadline.left), events, written)
-    # Sizes that damage asked for are the best already.
-    found = [*mended, *written(demand, bound, options.limits.within(deadline.left), events, mended)]
+    # Sizes that nodes that differ, or damage, asked for are the best already.
+    uneven = _write_out(owner_strategies(demand), demand, bound, options.limits.within(deadline.left), events, ())
+    uneven += mended_schedules(demand, bound, options.limits.within(deadline.left), events, written)
+    found = [*uneven, *written(demand, bound, options.limits.within(deadline.left), events, uneven)]
     if not found:
         count = demand.chunks_per_rank
         chunks = "" if count is None else f", or its lanes cannot share {count} chunks a rank (leave --chunks out)"
@@ -71,7 +72,7 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     ]
     runners_up = (*near[: COMMON.most_runners_up], *fewer[: PARAMS.most_coarser])
     answer = Synthesis(best, bound, Proof.of(best.makespan_us, bound), "none", seconds, runners_up)
-    return fit_to_size(answer, demand, options.limits.within(deadline.left), sized=[*passed_on, *mended])
+    return fit_to_size(answer, demand, options.limits.within(deadline.left), sized=[*passed_on, *uneven])
 
 
 def written(
@@ -90,10 +91,24 @@ def written(
     known
         Schedules that are there already.
     """
-    deadline, over = limits.deadline(), limits.countdown()
+    deadline = limits.deadline()
+    chosen = _promising(demand, limits.within(PARAMS.estimation_part * deadline.left))
+    return _write_out(chosen, demand, bound, limits, events, known)
+
+
+def _write_out(
+    chosen: Iterable[HierarchyStrategy],
+    demand: Demand,
+    bound: Bound,
+    limits: Limits,
+    events: Events,
+    known: Sequence[Schedule],
+) -> list[Schedule]:
+    """Schedules of strategies, the fastest estimates first, as long as they promise something."""
+    over = limits.countdown()
     found: list[Schedule] = []
     work = 0
-    for strategy in _promising(demand, limits.within(PARAMS.estimation_part * deadline.left)):
+    for strategy in chosen:
         best_us = min((schedule.makespan_us for schedule in (*known, *found)), default=float("inf"))
         done = bound.is_reached_by(best_us) or over()
         if (found or known) and (

@@ -20,6 +20,7 @@ from taccl_py.synthesis.hierarchy.gather import allgather_messages, by_piece, by
 from taccl_py.synthesis.hierarchy.grid import GridTimes, LaneGrid, grid_messages, grid_times, grids
 from taccl_py.synthesis.hierarchy.halving import Halving, halving_messages, halvings
 from taccl_py.synthesis.hierarchy.outline import PATHS, Outline, OutlineTimeline, insides, rounds_to_hear, timeline
+from taccl_py.synthesis.hierarchy.owners import NodeOwners
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.relays import Relays
 from taccl_py.synthesis.hierarchy.rooted import (
@@ -99,6 +100,20 @@ def strategies(demand: Demand, limits: Limits) -> Iterator[HierarchyStrategy]:
             yield from _shuttles(demand, forth)
             yield from _delegations(demand, forth)
             yield from _relays(demand, forth, limits)
+
+
+def owner_strategies(demand: Demand) -> list[HierarchyStrategy]:
+    """AllReduce over nodes that differ, each of which owns what suits it, in several numbers of pieces, the fastest estimates first."""
+    owners = NodeOwners.of(demand.topology) if demand.kind is Kind.ALLREDUCE else None
+    if owners is None:
+        return []
+    most = PARAMS.most_owner_messages / (len(owners.collector[0]) * owners.messages_of_piece)
+    found = [
+        HierarchyStrategy(owners.time_us(demand.size_bytes, pieces), partial(owners.plan, demand, pieces))
+        for pieces in PARAMS.owner_pieces
+        if pieces <= most
+    ]
+    return sorted(found, key=lambda strategy: strategy.estimate_us)[: PARAMS.most_owner_plans]
 
 
 def _cluster(topology: Topology, shard_bytes: float) -> LaneCluster | None:
