@@ -120,9 +120,9 @@ class UnequalShares:
     def _period_us(self, handed_out: IntArray, summed: IntArray, chunk_bytes: float) -> float:
         """Time for which the busiest link or port is busy while a piece is handed out and the next one is summed."""
         net = self.net
-        chunks = [handed_out[net.src], summed[net.dst]]
-        number = net.sum_over_resources(sum((each > 0).astype(np.float64) for each in chunks))
-        megabytes = net.sum_over_resources(sum(chunks) * (chunk_bytes / BYTES_PER_MB))
+        copied, added = handed_out[net.src], summed[net.dst]
+        number = net.sum_over_resources((copied > 0).astype(np.float64) + (added > 0))
+        megabytes = net.sum_over_resources((copied + added).astype(np.float64)) * (chunk_bytes / BYTES_PER_MB)
         return float((number * net.alpha_us + megabytes * net.beta_us_per_mb).max())
 
     @cached_property
