@@ -33,8 +33,6 @@ class Params:
         Chunks of all ranks together that a plan may be cut into. Guess.
     least_gain
         Part of the time that more chunks have to save. Guess.
-    evenness
-        Part of the least load by which weights may load more that are more even. Guess.
     """
 
     completed_part: int = 2
@@ -48,7 +46,6 @@ class Params:
     finer: int = 4
     most_chunks: int = 16_384
     least_gain: float = 0.002
-    evenness: float = 1e-4
 
 
 PARAMS = Params()

@@ -21,10 +21,10 @@ from taccl_py.schedule.timing import dispatch_untimed, time_untimed
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.damage.params import PARAMS
 from taccl_py.synthesis.damage.routes import ChunkBlock, Damage, Exchange
-from taccl_py.synthesis.damage.weights import PlanPart, best_weights
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplatePlan
 from taccl_py.synthesis.uneven import usable_counts
+from taccl_py.synthesis.weights import PlanPart, best_weights
 from taccl_py.units import BYTES_PER_MB
 
 

@@ -23,6 +23,7 @@ from taccl_py.synthesis.templates.packing import packed_parts
 from taccl_py.synthesis.templates.pairs import alltoall_plans
 from taccl_py.synthesis.templates.params import PARAMS
 from taccl_py.synthesis.templates.roots import broadcast_plans, scatter_plans
+from taccl_py.synthesis.templates.shares import share_plans
 from taccl_py.synthesis.templates.site import TemplateSite, is_small
 from taccl_py.synthesis.templates.spreading import allgather_plans
 from taccl_py.synthesis.templates.sums import allreduce_plans
@@ -221,6 +222,7 @@ def _plans(demand: Demand) -> Iterator[TemplatePlan]:
             yield from alltoall_plans(site, chunks or 1)
         case Kind.ALLREDUCE:
             yield from allreduce_plans(site, back, chunks)
+            yield from share_plans(demand)
 
 
 def _turned(plans: Iterator[TemplatePlan], *, reduce: bool) -> Iterator[TemplatePlan]:

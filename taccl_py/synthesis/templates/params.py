@@ -56,6 +56,16 @@ class Params:
         Methods on a routed torus that are timed, of those that promise most. Guess.
     most_meeting_links
         Links of a rank beyond which a meeting gains nothing over an exchange. Guess.
+    share_pieces
+        Numbers of pieces of an AllReduce with unequal shares. Guess.
+    share_finer
+        Times as many chunks from one try of unequal shares to the next, at least. Guess.
+    most_share_chunks
+        Chunks of all ranks together in which unequal shares are written down. Guess.
+    most_share_messages
+        Messages of an AllReduce with unequal shares. Guess.
+    least_share_difference
+        Part by which the largest share is larger than if all were equal, at least. Guess.
     """
 
     most_runners_up: int = 8
@@ -80,6 +90,11 @@ class Params:
     ring_load_factor: float = 0.99
     most_torus_plans: int = 8
     most_meeting_links: int = 8
+    share_pieces: tuple[int, ...] = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+    share_finer: int = 2
+    most_share_chunks: int = 4096
+    most_share_messages: int = 32_768
+    least_share_difference: float = 0.01
 
 
 PARAMS = Params()

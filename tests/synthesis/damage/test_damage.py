@@ -1,8 +1,7 @@
-"""Damaged machines: the whole machine behind them, weights worked out by hand, and schedules that are right and near their bounds."""
+"""Damaged machines: the whole machine behind them, and schedules that are right and near their bounds."""
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from taccl_py.collective import Kind
@@ -10,7 +9,6 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.damage.healing import healed, link_images
 from taccl_py.synthesis.damage.mending import mended_schedules
-from taccl_py.synthesis.damage.weights import PlanPart, best_weights
 from taccl_py.synthesis.engine import Demand, Events
 from taccl_py.synthesis.hierarchy.engine import written
 from taccl_py.topology.catalog import load_topology
@@ -91,22 +89,6 @@ def test_ports_of_one_kind_stay_apart_after_healing():
     assert not {p for p in out if "restored" in again.ports[p].name} & {
         p for p in into if "restored" in again.ports[p].name
     }
-
-
-def test_weights_share_out_what_is_left():
-    """Three lanes, one of which takes twice as long: 2 : 2 : 1 of 3, each busy for 12."""
-    parts = [PlanPart(0, 1.0, np.array(load)) for load in ([10.0, 0, 0], [0, 10.0, 0], [0, 0, 20.0])]
-    found = best_weights(parts, {0: 3.0}, LIMITS)
-    assert found is not None
-    assert found.weights == pytest.approx((1.2, 1.2, 0.6), rel=1e-3)
-    assert found.load_us == pytest.approx(12.0, rel=1e-3)
-
-
-def test_weights_that_decide_nothing_are_even():
-    parts = [PlanPart(0, 1.0, np.array(load)) for load in ([10.0, 1.0], [10.0, 1.0], [10.0, 0.0])]
-    found = best_weights(parts, {0: 3.0}, LIMITS)
-    assert found is not None
-    assert found.weights == pytest.approx((1.0, 1.0, 1.0), abs=1e-3)
 
 
 @pytest.mark.slow

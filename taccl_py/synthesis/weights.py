@@ -13,8 +13,23 @@ import numpy as np
 
 from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.sparse import FloatArray, SparseProgram
-from taccl_py.synthesis.damage.params import PARAMS
 from taccl_py.synthesis.sizes import ConstraintRows
+
+
+@dataclass(frozen=True)
+class Params:
+    """Numbers of the linear program for weights.
+
+    Attributes
+    ----------
+    evenness
+        Part of the least load by which weights may load more that are more even. Guess.
+    """
+
+    evenness: float = 1e-4
+
+
+PARAMS = Params()
 
 
 @dataclass(frozen=True, slots=True)
