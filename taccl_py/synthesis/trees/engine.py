@@ -180,10 +180,11 @@ class _TreesRun:
         run = _TreesRun(demand, TreeSearch(self.work.left(0.5), self.work.events, self.work))
         run.bound = self.bound
         rules = (*_RULES, *(replace(rule, in_turn=True) for rule in _RULES))
-        found = RootSearch(demand, forth.network, packing, run._planned).choices(rules, run._is_enough)
         with self.work.stage("rounds"):
             once = pieces_through_roots(forth.network, packing, 1)
-            found += run._round_search(forth.network).uneven(once.transfers, once.sizes)
+            found = run._round_search(forth.network).uneven(once.transfers, once.sizes)
+            found += run._resized(forth.network, found)
+        found += RootSearch(demand, forth.network, packing, run._planned).choices(rules, run._is_enough)
         shared = [shared_out(self.demand, choice) for choice in run._bettered(forth.network, found)]
         return forth, sorted((choice for choice in shared if choice is not None), key=lambda choice: choice.plan.end_us)
 
@@ -336,6 +337,7 @@ class _TreesRun:
         count = min((count for count in counts if count >= PARAMS.evened_piece_chunks * choice.num_chunks), default=0)
         if (
             not self._is_free
+            or choice.rule is None
             or not count
             or choice.num_chunks in counts
             or len(choice.transfers) <= PARAMS.most_sized_messages
