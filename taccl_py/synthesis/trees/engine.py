@@ -43,10 +43,11 @@ from taccl_py.synthesis.trees.pipeline import Promise, promise_of
 from taccl_py.synthesis.trees.rails import RailSearch, TreeRails
 from taccl_py.synthesis.trees.resize import resized
 from taccl_py.synthesis.trees.rounding import TreeSet
+from taccl_py.synthesis.trees.rounds import RoundSearch
 from taccl_py.synthesis.trees.shallow import shallow_machines, varied_trees
 from taccl_py.synthesis.trees.shared_trees import SharedTreeSetFinder, shared_tree_sets
 from taccl_py.synthesis.trees.taper import TaperedTreeSet, TaperSearch, even_tree_sets, uneven_tree_set
-from taccl_py.synthesis.trees.through_roots import RootSearch
+from taccl_py.synthesis.trees.through_roots import RootSearch, pieces_through_roots
 from taccl_py.synthesis.trees.transfers import PieceTransfer, gather_transfers, reduce_transfers
 from taccl_py.synthesis.trees.tree_packing import ROUTED, TreePacking
 from taccl_py.synthesis.trees.turnaround import turned_around
@@ -179,7 +180,11 @@ class _TreesRun:
         run = _TreesRun(demand, TreeSearch(self.work.left(0.5), self.work.events, self.work))
         run.bound = self.bound
         rules = (*_RULES, *(replace(rule, in_turn=True) for rule in _RULES))
-        found = RootSearch(demand, forth.network, packing, run._planned).choices(rules, run._is_enough)
+        with self.work.stage("rounds"):
+            once = pieces_through_roots(forth.network, packing, 1)
+            found = run._round_search(forth.network).uneven(once.transfers, once.sizes)
+            found += run._resized(forth.network, found)
+        found += RootSearch(demand, forth.network, packing, run._planned).choices(rules, run._is_enough)
         shared = [shared_out(self.demand, choice) for choice in run._bettered(forth.network, found)]
         return forth, sorted((choice for choice in shared if choice is not None), key=lambda choice: choice.plan.end_us)
 
@@ -210,6 +215,7 @@ class _TreesRun:
             if found and tree_sets[0].load_us * self._shard_mb >= _best(found).plan.end_us:
                 continue
             found += self._cut_finer(base, backward, tree_sets, found)
+            found += self._in_rounds(base, tree_sets, found) if backward is None else []
             # One root's trees take long to taper and seldom gain: other numbers of them come first.
             if not tapered and not _is_single(base.network) and not self._is_enough(found):
                 tapered = True
@@ -298,6 +304,22 @@ class _TreesRun:
             self.work.events.incumbent(_best([*before, *found]).plan.end_us)
         return found
 
+    def _in_rounds(
+        self, base: TreePacking, tree_sets: Sequence[TreeSet], before: list[OrderChoice]
+    ) -> list[OrderChoice]:
+        """Plans of one root's trees in which all rounds of pieces are alike, where others are not near the bound."""
+        network = base.network
+        if not (self._is_free and _is_single(network) and self._is_long(network)) or base.is_direct:
+            return []
+        if self._is_enough(before) or _best(before).plan.end_us <= self.bound.time_us * PARAMS.round_gain:
+            return []
+        with self.work.stage("rounds"):
+            transfers = gather_transfers(network, tree_sets[0], 1)
+            return self._round_search(network).even(transfers, tree_sets[0].parts)
+
+    def _round_search(self, network: CapacityNetwork) -> RoundSearch:
+        return RoundSearch(network, self._piece_bytes, usable_counts(self.demand), self.work.left())
+
     def _planned(
         self, transfers: Sequence[PieceTransfer], costs: PieceCosts, rules: Sequence[DispatchRule]
     ) -> dict[DispatchRule, TreePlan]:
@@ -316,6 +338,7 @@ class _TreesRun:
         count = min((count for count in counts if count >= PARAMS.evened_piece_chunks * choice.num_chunks), default=0)
         if (
             not self._is_free
+            or choice.rule is None
             or not count
             or choice.num_chunks in counts
             or len(choice.transfers) <= PARAMS.most_sized_messages
@@ -393,11 +416,10 @@ class _TreesRun:
             return []
         counts = usable_counts(self.demand)
         found: list[OrderChoice] = []
-        for choice in sorted(before, key=lambda c: c.plan.end_us)[: PARAMS.most_resized]:
+        small = [choice for choice in before if len(choice.transfers) <= PARAMS.most_sized_messages]
+        for choice in sorted(small, key=lambda c: c.plan.end_us)[: PARAMS.most_resized]:
             if self._is_enough([*before, *found]):
                 break
-            if len(choice.transfers) > PARAMS.most_sized_messages:
-                continue
             better = resized(choice, self._piece_bytes, counts, self.work.left())
             found += [] if better is None else [better]
         return found
@@ -405,6 +427,8 @@ class _TreesRun:
     def _shaken(self, choice: OrderChoice, before: list[OrderChoice]) -> list[OrderChoice]:
         """The same in a slightly different order, a number of times."""
         found: list[OrderChoice] = []
+        if choice.rule is None:
+            return found
         times = TransferTimes(choice.transfers, choice.costs)
         for seed in range(1, min(PARAMS.most_restarts, PARAMS.restart_messages // len(choice.transfers)) + 1):
             if self._is_enough([*before, *found]):

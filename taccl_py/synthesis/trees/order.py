@@ -120,12 +120,12 @@ class TreePlan:
 
 @dataclass(frozen=True)
 class OrderChoice:
-    """A plan, what it is a plan of, how many chunks a rank has in it, how it was found, and whether sizes were chosen for it."""
+    """A plan, what it is a plan of, how many chunks a rank has in it, by which rule it was found, if by one, and whether sizes were chosen for it."""
 
     transfers: tuple[PieceTransfer, ...]
     costs: PieceCosts
     num_chunks: int
-    rule: DispatchRule
+    rule: DispatchRule | None
     plan: TreePlan
     sized: bool = False
 

@@ -116,6 +116,23 @@ class Params:
         Chunks of an average piece there, at least. Guess.
     most_root_messages
         Messages of the roots' trees beyond which there are no finer pieces. Guess.
+    round_slack
+        Part of the time of the fullest link or port by which rounds are longer. Guess.
+    round_ticks
+        Ticks of a round. Guess.
+    round_work
+        Deterministic time of CP-SAT for one round. Measured: machines of 7 to 16 ranks, up to 96 transfers, within 8 % of the
+        shortest first round.
+    most_round_transfers
+        Transfers of a round up to which one is looked for. Guess.
+    round_counts
+        Numbers of rounds. Guess.
+    round_piece_chunks
+        Chunks of an average piece by which a round is timed. Guess.
+    usual_periods
+        Periods that the first round is thought to take before it is known. Measured: 3 to 9 on those machines.
+    round_gain
+        Times the bound that plans must take for rounds to be tried. Guess.
     stretch
         Times the longest message of one piece that a message may take for which nobody waits. Guess.
     dispatch_full
@@ -269,6 +286,14 @@ class Params:
     root_piece_counts: tuple[int, ...] = (8, 16, 32, 64, 128, 256, 512)
     root_piece_chunks: int = 8
     most_root_messages: int = 30_000
+    round_slack: float = 0.005
+    round_ticks: int = 1000
+    round_work: float = 0.3
+    most_round_transfers: int = 160
+    round_counts: tuple[int, ...] = (8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 192, 256)
+    round_piece_chunks: int = 8
+    usual_periods: float = 5.0
+    round_gain: float = 1.01
     stretch: float = 4.0
     dispatch_full: float = 0.97
     disjoint_noise: float = 0.5

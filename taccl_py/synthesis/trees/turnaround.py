@@ -60,7 +60,7 @@ def turned_around(network: CapacityNetwork, turned: Sequence[int], sums: OrderCh
     finer = rest.costs.scaled(rest.num_chunks / count)
     costs = replace(finer, chunks=tuple(grid.sizes for grid in grids))
     messages = followed(mirrored(sums.plan.messages), 0.0, rest.plan.messages, len(first))
-    rule = replace(rest.rule, in_turn=True)
+    rule = None if rest.rule is None else replace(rest.rule, in_turn=True)
     return OrderChoice(
         transfers, costs, count, rule, left_shifted(transfers, costs, messages), sized=sums.sized and rest.sized
     )
