@@ -160,7 +160,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
     TOPOLOGY is a shipped name (taccl topo list), a formula (ring:8, torus:4x4) or a file, ours or TACCL's. COLLECTIVE is
     allgather, reducescatter, allreduce, alltoall, broadcast, reduce, gather or scatter; or a demand: alltoallv, allgatherv, reducescatterv or
     sendrecv with --counts or --skew, moe-dispatch or moe-combine with --routing or drawn, or a demand file (.json) that says of every chunk who
-    holds it, or whose contributions are added, and who wants it. Demands get a schedule, a plan for MSCCL++ and XML for legacy MSCCL, as far as these
+    holds it, or whose contributions are added, and who wants it, or a collective that SCCL or msccl-tools saved as JSON. Demands get a schedule, a plan for MSCCL++ and XML for legacy MSCCL, as far as these
     can run it.
 
     The schedule is verified, lowered to MSCCL XML for the runtime, verified again as text, and replayed. Ctrl-C (or

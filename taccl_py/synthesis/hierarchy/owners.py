@@ -17,12 +17,12 @@ import numpy as np
 
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds.net import FloatArray, Net
-from taccl_py.synthesis.damage.weights import PlanPart, best_weights
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.sizes import apportion
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplatePlan
 from taccl_py.synthesis.uneven import usable_counts
+from taccl_py.synthesis.weights import PlanPart, best_weights
 from taccl_py.tolerances import RELATIVE
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
