@@ -4,8 +4,7 @@
 2. `rounding`: a few whole trees for every root that load links and ports nearly as evenly, and as shallow as that allows.
    `disjoint`: where trees share links only, the lightest and shallow ones without a packing.
    `shared`: or a few of unequal weight, which load them as evenly and keep the full ones busy from beginning to end.
-3. `order`: every tree's data is cut into pieces, which follow each other down the tree. How many trees and how many pieces
-   pay at the size asked for is found by trying.
+3. `order`: every tree's data is cut into pieces, which follow each other down the tree; how many trees and pieces pay is found by trying.
 
 Reduce and ReduceScatter are Broadcast and AllGather run backwards on the reversed machine. AllReduce sums along trees of the
 reversed machine and sends the sums out along trees of the machine, both in one plan: a piece turns around at its root.
@@ -427,11 +426,9 @@ class _TreesRun:
     def _shaken(self, choice: OrderChoice, before: list[OrderChoice]) -> list[OrderChoice]:
         """The same in a slightly different order, a number of times."""
         found: list[OrderChoice] = []
-        if choice.rule is None:
-            return found
         times = TransferTimes(choice.transfers, choice.costs)
         for seed in range(1, min(PARAMS.most_restarts, PARAMS.restart_messages // len(choice.transfers)) + 1):
-            if self._is_enough([*before, *found]):
+            if choice.rule is None or self._is_enough([*before, *found]):
                 break
             rule = replace(choice.rule, seed=self.work.limits.seed + seed)
             found.append(replace(choice, rule=rule, plan=times.list_schedule(rule)))
