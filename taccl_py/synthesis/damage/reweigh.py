@@ -20,7 +20,7 @@ from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import dispatch_untimed, time_untimed
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.damage.params import PARAMS
-from taccl_py.synthesis.damage.routes import ChunkBlock, Damage, Exchange
+from taccl_py.synthesis.damage.routes import ChunkBlock, Damage, Exchange, JoinedMessage
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplatePlan
 from taccl_py.synthesis.uneven import usable_counts
@@ -284,23 +284,21 @@ class _Cut:
 
     def messages(self, pieces: Sequence[tuple[int, ...]]) -> list[UntimedMessage]:
         """The plan's messages, where each part stands for so many chunks."""
-        plan = self.damage.plan
-        together: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        together: defaultdict[JoinedMessage, list[int]] = defaultdict(list)
         found: list[UntimedMessage] = []
         for part, chunks in zip(self.parts, pieces, strict=True):
-            route = self.damage.route(part.block, part.exchange) or []
-            for number, link in route:
-                together[number, link] += chunks
+            route = self.damage.joined(self.damage.route(part.block, part.exchange) or [])
+            for message in route:
+                together[message] += chunks
             first, last = self.damage.detours(part.block, part.exchange) or (None, None)
             if first is not None:
-                start = min((plan.messages[number].start_us for number, _ in route), default=0.0)
+                start = min((message.start_us for message in route), default=0.0)
                 found.append(UntimedMessage(first, chunks, start - self._detour_us(first, part), start))
             if last is not None:
-                end = max((plan.messages[number].end_us for number, _ in route), default=0.0)
+                end = max((message.end_us for message in route), default=0.0)
                 found.append(UntimedMessage(last, chunks, end, end + self._detour_us(last, part)))
-        for (number, link), carried in together.items():
-            message = plan.messages[number]
-            found.append(UntimedMessage(link, tuple(carried), message.start_us, message.end_us, message.reduce))
+        for message, carried in together.items():
+            found.append(UntimedMessage(message.link, tuple(carried), message.start_us, message.end_us, message.reduce))
         return found
 
     def _detour_us(self, link: int, part: _WeighedPart) -> float:

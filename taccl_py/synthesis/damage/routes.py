@@ -36,6 +36,17 @@ class ChunkBlock:
     messages: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class JoinedMessage:
+    """A message of a block on the damaged machine: what of the plan it is a part of, by number, its link and its planned times."""
+
+    number: int
+    link: int
+    start_us: float
+    end_us: float
+    reduce: bool
+
+
 @dataclass(frozen=True)
 class Damage:
     """A plan of the whole machine on a damaged one.
@@ -119,6 +130,9 @@ class Damage:
                for rank in (links[self.plan.messages[i].link].src, links[self.plan.messages[i].link].dst)}  # fmt: skip
         avoided = [rank for rank in self.damaged_ranks if rank in met]
         topology = self.topology
+        if self._by_lanes:
+            yield from self._lane_exchanges(avoided)
+            return
         sizes = [len(topology.node_ranks[topology.node_of[rank]]) for rank in avoided]
         for step in range(1, max(sizes, default=1)):
             exchange: dict[int, int] = {}
@@ -129,12 +143,27 @@ class Damage:
             if exchange:
                 yield exchange
 
+    def _lane_exchanges(self, avoided: Sequence[int]) -> Iterator[Exchange]:
+        """Ways to let other lanes carry what avoided ranks' lanes would: in every node the ranks at two places change their parts."""
+        topology = self.topology
+        smallest = min(len(ranks) for ranks in topology.node_ranks)
+        places = sorted({topology.local_rank[rank] for rank in avoided})
+        for step in range(1, smallest if places else 1):
+            pairs: dict[int, int] = {}
+            for place in places:
+                other = (place + step) % smallest
+                if place not in pairs and other not in pairs:
+                    pairs.update({place: other, other: place})
+            yield {ranks[one]: ranks[other] for ranks in topology.node_ranks for one, other in pairs.items()}
+
     def route(self, block: ChunkBlock, exchange: Exchange) -> list[tuple[int, int]] | None:
         """Messages of a block and their links on the damaged machine; None if there is no link.
 
         What a rank would get that has it from the beginning is left out, and so is what one would send that only wants it.
         """
         source, target = ends_of(self.plan, block)
+        if exchange and self._by_lanes:
+            return self._lane_route(block, exchange)
         found = []
         for number in block.messages:
             link = self.plan.messages[number].link
@@ -154,10 +183,82 @@ class Damage:
         known = [place for place, (_, link) in enumerate(found) if self.topology.links[link].dst == target]
         return found[: known[0] + 1] if known else (found or None)
 
+    @cached_property
+    def _by_lanes(self) -> bool:
+        """True if lanes stand in for lanes, as all ranks of a node have its data sooner or later, and nothing inside a node is damaged."""
+        node_of, links = self.topology.node_of, self.plan.topology.links
+        across = all(node_of[links[link].src] != node_of[links[link].dst] for link in self.changed)
+        return across and self.plan.collective.kind is Kind.ALLGATHER
+
+    def _lane_route(self, block: ChunkBlock, exchange: Exchange) -> list[tuple[int, int]] | None:
+        """Messages inside the block's first node as they are, from there on those of other lanes; None if there is no link, or no data.
+
+        What brings a rank the block comes before what it sends on.
+        """
+        source, _ = ends_of(self.plan, block)
+        node_of = self.topology.node_of
+        home = -1 if source is None else node_of[source]
+        mapped = []
+        for number in block.messages:
+            link = self.plan.messages[number].link
+            ends = self.plan.topology.links[link]
+            image: int | None = self.images[link]
+            if not node_of[ends.src] == node_of[ends.dst] == home:
+                src, dst = exchange.get(ends.src, ends.src), exchange.get(ends.dst, ends.dst)
+                links = self.topology.links_between.get((src, dst), ())
+                image = links[self.plan.topology.lane[link] % len(links)] if links else None
+            if image is None:
+                return None
+            mapped.append((number, image))
+        found, known = list[tuple[int, int]](), {source}
+        while mapped:
+            following = next((each for each in mapped if self.topology.links[each[1]].src in known), None)
+            if following is None:
+                return None
+            mapped.remove(following)
+            found.append(following)
+            known.add(self.topology.links[following[1]].dst)
+        return found
+
+    def joined(self, route: Sequence[tuple[int, int]]) -> list[JoinedMessage]:
+        """The route with times, where what a lane carries for another one goes with its own: with the next message of the plan over the link.
+
+        So it neither takes an alpha of its own nor meets at a port what the plan sends there at that time.
+        """
+        messages = self.plan.messages
+        arrival_us: dict[int, float] = {}
+        found = []
+        for number, link in route:
+            ends, message = self.topology.links[link], messages[number]
+            ready_us = arrival_us.get(ends.src, message.start_us)
+            joins = number
+            if self._by_lanes and self.images[message.link] != link:
+                joins = next((i for i in self._over.get(link, ()) if self._can_join(number, i, ready_us)), number)
+            late_us = max(0.0, ready_us - messages[joins].start_us)
+            start_us, end_us = messages[joins].start_us + late_us, messages[joins].end_us + late_us
+            arrival_us.setdefault(ends.dst, end_us)
+            found.append(JoinedMessage(joins, link, start_us, end_us, message.reduce))
+        return found
+
+    def _can_join(self, number: int, other: int, ready_us: float) -> bool:
+        """True if what a message carries can go with another one, when it is ready then."""
+        messages = self.plan.messages
+        return messages[other].start_us >= ready_us and messages[other].reduce == messages[number].reduce
+
+    @cached_property
+    def _over(self) -> dict[int, list[int]]:
+        """Messages of the plan over each link of the damaged machine, in order of time."""
+        found: dict[int, list[int]] = {}
+        for number, message in enumerate(self.plan.messages):
+            image = self.images[message.link]
+            if image is not None:
+                found.setdefault(image, []).append(number)
+        return {link: sorted(numbers, key=lambda i: self.plan.messages[i].start_us) for link, numbers in found.items()}
+
     def detours(self, block: ChunkBlock, exchange: Exchange) -> tuple[int | None, int | None] | None:
         """Links from a block's source to who stands in for it, and from who stands in for its only target to that; None if there is none."""
         source, target = ends_of(self.plan, block)
-        if not exchange or (source is None and target is None):
+        if not exchange or (source is None and target is None) or self._by_lanes:
             return None, None
         links, between = self.topology.links, self.topology.links_between
         route = self.route(block, exchange)

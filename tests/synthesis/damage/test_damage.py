@@ -118,6 +118,15 @@ def test_an_allreduce_loses_as_much_as_the_lanes_do():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("damage", "gap"), [(NIC_SLOW, 0.16), (NIC_GONE, 0.21)], ids=["slow", "gone"])
+def test_an_allgather_is_near_its_bound(damage, gap):
+    """What lanes carry for the damaged one goes with their own, so that ports are as evenly busy as on the whole machine."""
+    schedule, bound = mended(degraded(load_topology("ndv4", 2), damage), Kind.ALLGATHER, 64 * MIB)
+    assert verify_schedule(schedule) == ()
+    assert schedule.makespan_us <= bound.time_us * (1 + gap)
+
+
+@pytest.mark.slow
 def test_a_number_of_chunks_that_is_asked_for_is_kept():
     demand = replace(Demand(degraded(cluster(2, 4), NIC_SLOW), Kind.ALLREDUCE, float(MIB)), chunks_per_rank=16)
     bound = demand_bound(demand.topology, demand.kind, 0, demand.size_bytes, LIMITS)
