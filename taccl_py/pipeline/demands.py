@@ -106,10 +106,11 @@ def synthesize_demand(topology: Topology, demand: DataDemand, limits: Limits, ev
     """
     require_machine(topology, demand)
     known = recognized(demand)
-    if known is None:
-        synthesis = solve_demand(topology, demand, limits, events)
-    else:
-        synthesis = _as_collective(topology, demand, known, limits, events)
+    synthesis = None if known is not None and not is_large_demand(demand) else solve_demand(topology, demand, limits, events)
+    if known is not None and (synthesis is None or not is_near(synthesis)):
+        other = _as_collective(topology, demand, known, limits, events)
+        if synthesis is None or other.schedule.makespan_us <= synthesis.schedule.makespan_us:
+            synthesis = other
     violations = verify_demand_schedule(synthesis.schedule, demand)
     if violations:
         raise InvalidArtifact("schedule", violations)
