@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from taccl_py.synthesis.demands.bound import bound_of_demand
-from taccl_py.synthesis.demands.engine import DemandSynthesis, solve_demand
+from taccl_py.synthesis.demands.engine import DemandSynthesis, is_large, solve_demand
 from taccl_py.synthesis.demands.recognize import KnownDemand, as_demand_schedule, recognized
 
-__all__ = ["DemandSynthesis", "KnownDemand", "as_demand_schedule", "bound_of_demand", "recognized", "solve_demand"]
+__all__ = [
+    "DemandSynthesis",
+    "KnownDemand",
+    "as_demand_schedule",
+    "bound_of_demand",
+    "is_large",
+    "recognized",
+    "solve_demand",
+]

@@ -80,10 +80,11 @@ class Lanes:
         return [rate / sum(rates) for rate in rates]
 
     def taken(self, pair: tuple[int, int], count: int, nodes: int) -> range:
-        """Lanes of a pair of nodes where each takes so many: as many pairs that are as far apart take each."""
-        groups = len(self.us_per_mb) // count
-        first = ((pair[1] - pair[0]) % nodes - 1) % groups * count
-        return range(first, first + count)
+        """Lanes of a pair of nodes where each takes so many: pairs of each distance in turn, and all lanes where distances are left over."""
+        groups, place = len(self.us_per_mb) // count, (pair[1] - pair[0]) % nodes - 1
+        if place >= (nodes - 1) // groups * groups:
+            return range(len(self.us_per_mb))
+        return range(place % groups * count, (place % groups + 1) * count)
 
     def rotation(
         self, sizes: Mapping[tuple[int, int], int], nodes: int, inside_us_per_mb: float
@@ -110,9 +111,10 @@ class Lanes:
             out_us: defaultdict[tuple[int, int], float] = defaultdict(float)
             in_us: defaultdict[tuple[int, int], float] = defaultdict(float)
             for (a, b), size in sorted(sizes.items(), key=lambda each: (each[0][1] - each[0][0]) % nodes):
-                first = self.taken((a, b), count, nodes).start
-                end_us = max(out_us[a, first], in_us[b, first]) + self._message_us(size / count)
-                out_us[a, first] = in_us[b, first] = end_us
+                taken = self.taken((a, b), count, nodes)
+                for lane in taken:
+                    end_us = max(out_us[a, lane], in_us[b, lane]) + self._message_us(size / len(taken))
+                    out_us[a, lane] = in_us[b, lane] = end_us
             passed = 1 if count == every else 2
             return max(out_us.values()) + passed * largest_mb / count * inside_us_per_mb
 
@@ -256,7 +258,7 @@ class _Balance:
         if self._count == len(widths):
             return widths
         taken = self._lanes.taken(pair, self._count, self._topology.num_nodes)
-        return [1 / self._count if lane in taken else 0.0 for lane in range(len(widths))]
+        return [1 / len(taken) if lane in taken else 0.0 for lane in range(len(widths))]
 
     def _spread(self, loads: Sequence[_Load], source: int, target: int, widths: Sequence[float]) -> list[list[_Load]]:
         """Loads of each lane of a pair of nodes: first what lies at its own ranks, then what others have too much of."""
@@ -315,7 +317,7 @@ class _Balance:
 
     def _cross(
         self,
-        way: tuple[int, int, int],
+        ends: tuple[int, int, int],
         loads: Sequence[_Load],
         rank: float,
         after: tuple[int, ...] = (),
@@ -325,14 +327,14 @@ class _Balance:
 
         Parameters
         ----------
-        way
+        ends
             Nodes from and to which it goes, and the lane.
         loads, rank
             Data, and the place in the order.
         after, brought_after
             Messages that the crossing waits for, and those that what is brought waits for.
         """
-        source, target, lane = way
+        source, target, lane = ends
         senders, receivers = self._lanes.senders[source][lane], self._lanes.receivers[target][lane]
         by_ends: defaultdict[tuple[int, int], list[_Load]] = defaultdict(list)
         for load in loads:

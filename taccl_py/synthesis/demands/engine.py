@@ -60,6 +60,11 @@ class DemandSynthesis:
         """Relative distance from the bound."""
         return relative_gap(self.schedule.makespan_us, self.bound.time_us)
 
+    @property
+    def is_near(self) -> bool:
+        """True if it is so near the bound that the engines of a collective are not asked for a large one."""
+        return self.gap <= PARAMS.near_gap
+
 
 def solve_demand(
     topology: Topology, demand: DataDemand, limits: Limits, events: Events | None = None
@@ -113,7 +118,7 @@ def _families(topology: Topology, demand: DataDemand, bound: Bound) -> Iterator[
     for is_ordered in (True, False):
         plans = balanced_plans(topology, demand, classes, is_ordered=is_ordered)
         yield "balance", (plan.timed() for plan in _kept(plans, made))
-    if made and is_large(classes):
+    if made and is_large(len(classes)):
         return
     for is_matched in (False, True):
         yield "multicast", (plan.timed() for plan in multicast_plans(topology, demand, classes, is_matched=is_matched))
@@ -135,9 +140,9 @@ def _families(topology: Topology, demand: DataDemand, bound: Bound) -> Iterator[
                 yield "trees", _of_trees(topology, demand, classes, pieces, bound.time_us, shortness)
 
 
-def is_large(classes: Sequence[ChunkClass]) -> bool:
-    """True if there are so many classes that one plan for all of them takes most of the time of a search."""
-    return len(classes) > PARAMS.enough_messages
+def is_large(num_classes: int) -> bool:
+    """True if there are so many classes of chunks that one plan for all of them takes most of the time of a search."""
+    return num_classes > PARAMS.enough_messages
 
 
 def _kept(plans: Iterator[DemandPlan], made: list[DemandPlan]) -> Iterator[DemandPlan]:
