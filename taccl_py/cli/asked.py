@@ -85,7 +85,7 @@ def demand_options(command: F) -> F:
         ),
         click.option(
             "--skew", default=None, help="In place of --counts or --routing: zipf:0.5, spread over receivers or ranks, of --size for each rank or in all, "
-            "or over experts.",
+            "in multiples of 16 bytes where the size is one, or over experts.",
         ),
         click.option("--dtype", default=None, help="Type of the elements of --counts; default: bytes, of reducescatterv float32, of moe-combine bfloat16."),
         click.option(

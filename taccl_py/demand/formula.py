@@ -9,6 +9,7 @@ from taccl_py.demand.counts import parse_skew, read_counts, read_pairs, zipf_cou
 from taccl_py.demand.model import DTYPES, DataDemand, dtype_named
 from taccl_py.demand.variable import Variable, allgatherv, alltoallv, reducescatterv, sendrecv
 from taccl_py.errors import InputError
+from taccl_py.units import ALIGNED_BYTES
 
 
 def dtype_of(variable: Variable, text: str | None) -> str:
@@ -72,6 +73,8 @@ def by_counts(variable: Variable, rows: Sequence[Sequence[int]], num_ranks: int,
 def by_skew(variable: Variable, skew: str, size_bytes: int, num_ranks: int, dtype: str, seed: int) -> DataDemand:
     """Demand whose counts are drawn: of alltoallv each rank sends `size_bytes`; of the others that is the size of all.
 
+    Counts are multiples of 16 bytes, which plans need, where the size is one and has as many of them as there are ranks; else of an element.
+
     Raises
     ------
     InputError
@@ -79,7 +82,11 @@ def by_skew(variable: Variable, skew: str, size_bytes: int, num_ranks: int, dtyp
     """
     if variable is Variable.SENDRECV:
         raise InputError("sendrecv has no skew; give its pairs as counts")
-    rows = zipf_counts(num_ranks, size_bytes // DTYPES[dtype], parse_skew(skew), seed)
+    elements, unit = size_bytes // DTYPES[dtype], ALIGNED_BYTES // DTYPES[dtype]
+    if elements % unit or elements < num_ranks * unit:
+        unit = 1
+    drawn = zipf_counts(num_ranks, elements // unit, parse_skew(skew), seed)
+    rows = [[count * unit for count in row] for row in drawn]
     return by_counts(variable, rows if variable is Variable.ALLTOALLV else rows[:1], num_ranks, dtype)
 
 

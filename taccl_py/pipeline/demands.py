@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from taccl_py.answer import Ended
+from taccl_py.collective import Kind
 from taccl_py.demand import DataDemand
 from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.schedule.for_demand import DemandSchedule
@@ -21,6 +22,7 @@ from taccl_py.synthesis.demands import (
     KnownDemand,
     as_demand_schedule,
     bound_of_demand,
+    is_large,
     recognized,
     solve_demand,
 )
@@ -117,7 +119,13 @@ def synthesize_demand(
     require_machine(topology, demand)
     known = recognized(demand) if engine == AUTO else None
     if known is None:
+<<<<<<< HEAD
         synthesis = solve_demand(topology, demand, limits, events, engine)
+=======
+        synthesis = solve_demand(topology, demand, limits, events)
+    elif known.kind is Kind.ALLTOALL and is_large(topology.num_ranks * (topology.num_ranks - 1)):
+        synthesis = _large_exchange(topology, demand, known, limits, events)
+>>>>>>> d1
     else:
         synthesis = _as_collective(topology, demand, known, limits, events)
     violations = verify_demand_schedule(synthesis.schedule, demand)
@@ -125,6 +133,17 @@ def synthesize_demand(
         raise InvalidArtifact("schedule", violations)
     ended = Ended.of(limits, is_proved=synthesis.proof is not Proof.FEASIBLE)
     return DemandAnswer(synthesis, known, ended)
+
+
+def _large_exchange(
+    topology: Topology, demand: DataDemand, known: KnownDemand, limits: Limits, events: Events
+) -> DemandSynthesis:
+    """Answer of the engine for demands, or, where that is not near the bound, the better one of it and those of the collective."""
+    found = solve_demand(topology, demand, limits, events)
+    if found.is_near:
+        return found
+    other = _as_collective(topology, demand, known, limits, events)
+    return other if other.schedule.makespan_us <= found.schedule.makespan_us else found
 
 
 def _as_collective(

@@ -6,7 +6,8 @@ import pytest
 from taccl_py.collective import Collective, Kind
 from taccl_py.demand import ChunkPlace
 from taccl_py.demand.counts import parse_skew, read_counts, read_pairs, zipf_counts
-from taccl_py.demand.variable import allgatherv, alltoallv, of_collective, reducescatterv, sendrecv
+from taccl_py.demand.formula import by_skew
+from taccl_py.demand.variable import Variable, allgatherv, alltoallv, of_collective, reducescatterv, sendrecv
 from taccl_py.errors import InputError
 
 
@@ -124,6 +125,19 @@ def test_zipf_spreads_over_receivers():
     harmonic = sum(1 / k for k in range(1, 9))
     assert sorted(counts[0], reverse=True)[0] == round(1000 / harmonic)
     assert zipf_counts(4, 100, 0.0, seed=0)[0] == [25] * 4
+
+
+def test_drawn_counts_are_whole_units_of_plans_where_the_size_is():
+    for variable in (Variable.ALLTOALLV, Variable.ALLGATHERV, Variable.REDUCESCATTERV):
+        for dtype in ("uint8", "float32"):
+            demand = by_skew(variable, "zipf:1", 48_000, 8, dtype, 3)
+            assert all(chunk.size_bytes % 16 == 0 for chunk in demand.chunks)
+            total = sum(chunk.size_bytes for chunk in demand.chunks)
+            assert total == 48_000 * (8 if variable is Variable.ALLTOALLV else 1)
+    odd = by_skew(Variable.ALLGATHERV, "zipf:0", 1001, 2, "uint8", 0)
+    assert sorted(chunk.size_bytes for chunk in odd.chunks) == [500, 501]
+    few = by_skew(Variable.ALLGATHERV, "zipf:0", 32, 4, "uint8", 0)
+    assert [chunk.size_bytes for chunk in few.chunks] == [8] * 4
 
 
 def test_skews():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taccl_py.synthesis.demands.bound import bound_of_demand
-from taccl_py.synthesis.demands.engine import AUTO, DemandSynthesis, solve_demand
+from taccl_py.synthesis.demands.engine import AUTO, DemandSynthesis, is_large, solve_demand
 from taccl_py.synthesis.demands.recognize import KnownDemand, as_demand_schedule, recognized
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "KnownDemand",
     "as_demand_schedule",
     "bound_of_demand",
+    "is_large",
     "recognized",
     "solve_demand",
 ]

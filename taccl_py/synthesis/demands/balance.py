@@ -1,7 +1,8 @@
 """AllToAllv between nodes: even out inside a node, cross one to one, hand out.
 
 What one node has for another is spread over the lanes of the nodes, each a NIC of the one and a NIC of the other, in proportion to their rates,
-so that every lane carries the same part of each pair of nodes: then the fullest NIC is as full as its node makes it at the least. What lies at
+so that every lane carries the same part of each pair of nodes: then the fullest NIC is as full as its node makes it at the least. Where that would be
+many short messages, each pair takes only some of the lanes, in rotation, so that each lane carries the same number of pairs. What lies at
 the rank of its lane already crosses from there; the rest is passed to a rank of the lane first. Nodes meet in the order of a Birkhoff
 decomposition of what they have for each other, or in rotation where there are many. Behind a lane data are handed out to those who want them.
 (As FAST does, arXiv 2505.09764.)
@@ -10,7 +11,7 @@ decomposition of what they have for each other, or in rotation where there are m
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -21,6 +22,7 @@ from taccl_py.synthesis.demands.dispatch import PlannedMessage
 from taccl_py.synthesis.demands.params import PARAMS
 from taccl_py.synthesis.demands.plan import DemandPlan
 from taccl_py.topology.model import Topology
+from taccl_py.units import BYTES_PER_MB
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,14 @@ class Lanes:
         For every node and lane the ranks whose links to other nodes leave, or enter, by it.
     us_per_mb
         For every lane, how long a megabyte takes at its slowest.
+    alpha_us
+        Largest alpha of any lane.
     """
 
     senders: tuple[tuple[tuple[int, ...], ...], ...]
     receivers: tuple[tuple[tuple[int, ...], ...], ...]
     us_per_mb: tuple[float, ...]
+    alpha_us: float
 
     @staticmethod
     def of(topology: Topology) -> Lanes | None:
@@ -66,12 +71,67 @@ class Lanes:
         if any(sum(map(len, lanes)) != len({rank for lane in lanes for rank in lane}) for lanes in ranks):
             return None
         us_per_mb = tuple(max(cost[side[lane][1]] for side in sides) for lane in range(count))
-        return Lanes(tuple(ranks[: topology.num_nodes]), tuple(ranks[topology.num_nodes :]), us_per_mb)
+        alpha_us = max(topology.resource_cost[resource][0] for resource in cost)
+        return Lanes(tuple(ranks[: topology.num_nodes]), tuple(ranks[topology.num_nodes :]), us_per_mb, alpha_us)
 
     def widths(self) -> list[float]:
         """Part of what a node has for another that each lane carries."""
         rates = [1 / each if each else 1.0 for each in self.us_per_mb]
         return [rate / sum(rates) for rate in rates]
+
+    def taken(self, pair: tuple[int, int], count: int, nodes: int) -> range:
+        """Lanes of a pair of nodes where each takes so many: pairs of each distance in turn, and all lanes where distances are left over."""
+        groups, place = len(self.us_per_mb) // count, (pair[1] - pair[0]) % nodes - 1
+        if place >= (nodes - 1) // groups * groups:
+            return range(len(self.us_per_mb))
+        return range(place % groups * count, (place % groups + 1) * count)
+
+    def rotation(
+        self, sizes: Mapping[tuple[int, int], int], nodes: int, inside_us_per_mb: float
+    ) -> tuple[int, float] | None:
+        """Lanes that each pair of nodes takes so that a rotation ends soonest, and when that is; None where lanes are not alike.
+
+        In a rotation each lane serves its pairs in the order of their distances, each message with its alpha.
+
+        Parameters
+        ----------
+        sizes
+            Bytes of each pair.
+        nodes
+            How many there are.
+        inside_us_per_mb
+            Time of a megabyte that is passed on inside a node, as the first and the last message are.
+        """
+        every = len(self.us_per_mb)
+        if len(set(self.us_per_mb)) > 1:
+            return None
+        largest_mb = max(sizes.values()) / BYTES_PER_MB
+
+        def time_us(count: int) -> float:
+            out_us: defaultdict[tuple[int, int], float] = defaultdict(float)
+            in_us: defaultdict[tuple[int, int], float] = defaultdict(float)
+            for (a, b), size in sorted(sizes.items(), key=lambda each: (each[0][1] - each[0][0]) % nodes):
+                taken = self.taken((a, b), count, nodes)
+                for lane in taken:
+                    end_us = max(out_us[a, lane], in_us[b, lane]) + self._message_us(size / len(taken))
+                    out_us[a, lane] = in_us[b, lane] = end_us
+            passed = 1 if count == every else 2
+            return max(out_us.values()) + passed * largest_mb / count * inside_us_per_mb
+
+        count = min((count for count in range(every, 0, -1) if every % count == 0), key=time_us)
+        return count, time_us(count)
+
+    def fullest_us(self, sizes: Mapping[tuple[int, int], int]) -> float:
+        """Time of the fullest lane, each pair of nodes over all lanes."""
+        out_us: defaultdict[int, float] = defaultdict(float)
+        in_us: defaultdict[int, float] = defaultdict(float)
+        for (a, b), size in sizes.items():
+            out_us[a] += self._message_us(size / len(self.us_per_mb))
+            in_us[b] += self._message_us(size / len(self.us_per_mb))
+        return max((*out_us.values(), *in_us.values()))
+
+    def _message_us(self, size_bytes: float) -> float:
+        return self.alpha_us + size_bytes / BYTES_PER_MB * max(self.us_per_mb)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +144,19 @@ class _Load:
     size_bytes: int
 
 
-def balanced_plans(topology: Topology, demand: DataDemand, classes: Sequence[ChunkClass]) -> Iterator[DemandPlan]:
-    """Plans for what goes from one rank to one other on a machine of several nodes; none where that is not so."""
+def balanced_plans(
+    topology: Topology, demand: DataDemand, classes: Sequence[ChunkClass], *, is_ordered: bool
+) -> Iterator[DemandPlan]:
+    """Plans for what goes from one rank to one other on a machine of several nodes; none where that is not so.
+
+    Parameters
+    ----------
+    topology, demand, classes
+        The machine and what must move.
+    is_ordered
+        Whether each lane keeps the order of a rotation, which is only done where pairs of nodes are nearly alike; else whatever is first ready
+        goes, which is only done where little is asked for or they are not.
+    """
     if topology.num_nodes < 2 or any(each.is_sum or len(each.terms[0]) > 1 or len(each.wants) > 1 for each in classes):
         return
     lanes = Lanes.of(topology)
@@ -98,8 +169,14 @@ def balanced_plans(topology: Topology, demand: DataDemand, classes: Sequence[Chu
         loads[topology.node_of[source], topology.node_of[target]].append(_Load(source, target, parts, each.size_bytes))
     if all(a == b for a, b in loads):
         return
+    sizes = {pair: sum(load.size_bytes for load in each) for pair, each in loads.items() if pair[0] != pair[1]}
+    rotation = lanes.rotation(sizes, topology.num_nodes, _inside_us_per_mb(topology))
+    is_even = rotation is not None and rotation[1] <= lanes.fullest_us(sizes) * (1 + PARAMS.even)
+    if is_ordered > is_even or (is_even and not is_ordered and len(classes) > PARAMS.enough_messages):
+        return
+    count = rotation[0] if is_ordered and rotation is not None else len(lanes.us_per_mb)
     for longest in PARAMS.longest:
-        plan = _Balance(topology, demand, lanes, loads).plan(longest)
+        plan = _Balance(topology, demand, lanes, loads, count, is_ordered=is_ordered).plan(longest)
         if plan is None:
             return
         yield plan
@@ -107,26 +184,60 @@ def balanced_plans(topology: Topology, demand: DataDemand, classes: Sequence[Chu
             return
 
 
+def _inside_us_per_mb(topology: Topology) -> float:
+    """Time of a megabyte on the slowest link inside a node; 0 if there is none."""
+    costs = (
+        topology.resource_cost[resource][1]
+        for index, link in enumerate(topology.links)
+        if topology.node_of[link.src] == topology.node_of[link.dst]
+        for resource in topology.resources_of[index]
+    )
+    return max(costs, default=0.0)
+
+
 class _Balance:
-    """One plan in the making."""
+    """One plan in the making, in which each pair of nodes takes so many lanes."""
 
     def __init__(
-        self, topology: Topology, demand: DataDemand, lanes: Lanes, loads: dict[tuple[int, int], list[_Load]]
+        self,
+        topology: Topology,
+        demand: DataDemand,
+        lanes: Lanes,
+        loads: dict[tuple[int, int], list[_Load]],
+        count: int,
+        *,
+        is_ordered: bool,
     ) -> None:
         self._topology, self._demand, self._lanes, self._loads = topology, demand, lanes, loads
+        self._count, self._is_ordered = count, is_ordered
         self._parts: list[Part] = []
         self._messages: list[PlannedMessage] = []
         self._is_whole = True
 
     def plan(self, longest: float) -> DemandPlan | None:
         """The plan; None if links are missing."""
-        widths = self._lanes.widths()
         streams = {
-            nodes: self._spread(loads, *nodes, widths) for nodes, loads in self._loads.items() if nodes[0] != nodes[1]
+            nodes: self._spread(loads, *nodes, self._widths(nodes))
+            for nodes, loads in self._loads.items()
+            if nodes[0] != nodes[1]
         }
-        for (source, target, lane), stream, edges, ranks in self._turns(streams, longest):
-            for parts_of, rank in zip(_cut_loads(stream, edges), ranks, strict=True):
-                self._cross(source, target, lane, parts_of, rank)
+        meetings = [
+            (rank, place, loads)
+            for place, stream, edges, ranks in self._turns(streams, longest)
+            for loads, rank in zip(_cut_loads(stream, edges), ranks, strict=True)
+        ]
+        if self._is_ordered:
+            meetings.sort(key=lambda meeting: meeting[:2])
+        served: defaultdict[tuple[int, int, bool], list[tuple[int, ...]]] = defaultdict(lambda: [(), ()])
+        for rank, (source, target, lane), loads in meetings:
+            if not self._is_ordered:
+                self._cross((source, target, lane), loads, rank)
+                continue
+            sent, got = served[source, lane, True], served[target, lane, False]
+            # All lanes begin at once, so the place in the order is that on the lane; nothing is brought earlier than the next but one.
+            crossings = self._cross((source, target, lane), loads, float(len(sent)), (*sent[-1], *got[-1]), sent[-2])
+            sent.append(crossings)
+            got.append(crossings)
         inside = [load for (a, b), loads in self._loads.items() if a == b for load in loads]
         for load in inside:
             self._send(
@@ -135,8 +246,19 @@ class _Balance:
         if not self._is_whole:
             return None
         return DemandPlan(
-            self._topology, self._demand.cut((*self._parts, *settled(self._demand))), tuple(self._messages)
+            self._topology,
+            self._demand.cut((*self._parts, *settled(self._demand))),
+            tuple(self._messages),
+            is_ordered=self._is_ordered,
         )
+
+    def _widths(self, pair: tuple[int, int]) -> list[float]:
+        """Part of what one node has for another that each lane carries."""
+        widths = self._lanes.widths()
+        if self._count == len(widths):
+            return widths
+        taken = self._lanes.taken(pair, self._count, self._topology.num_nodes)
+        return [1 / len(taken) if lane in taken else 0.0 for lane in range(len(widths))]
 
     def _spread(self, loads: Sequence[_Load], source: int, target: int, widths: Sequence[float]) -> list[list[_Load]]:
         """Loads of each lane of a pair of nodes: first what lies at its own ranks, then what others have too much of."""
@@ -171,7 +293,7 @@ class _Balance:
         sizes = {pair: sum(load.size_bytes for lane in lanes for load in lane) for pair, lanes in streams.items()}
         matrix = [[float(sizes.get((a, b), 0)) for b in range(nodes)] for a in range(nodes)]
         whole = max([sum(row) for row in matrix] + [sum(column) for column in zip(*matrix, strict=True)])
-        slots = slots_of(matrix, whole * longest, is_matched=nodes <= PARAMS.most_matched)
+        slots = slots_of(matrix, whole * longest, is_matched=nodes <= PARAMS.most_matched and not self._is_ordered)
         for pair, lanes in streams.items():
             if not sizes[pair]:
                 continue
@@ -193,20 +315,42 @@ class _Balance:
                 if size:
                     yield (*pair, lane), stream, edges, ranks
 
-    def _cross(self, source: int, target: int, lane: int, loads: Sequence[_Load], rank: float) -> None:
-        """A message between nodes, what brings its data to its sender, and what hands them out."""
+    def _cross(
+        self,
+        ends: tuple[int, int, int],
+        loads: Sequence[_Load],
+        rank: float,
+        after: tuple[int, ...] = (),
+        brought_after: tuple[int, ...] = (),
+    ) -> tuple[int, ...]:
+        """Messages between nodes, what brings their data to their senders, and what hands them out; the first are returned.
+
+        Parameters
+        ----------
+        ends
+            Nodes from and to which it goes, and the lane.
+        loads, rank
+            Data, and the place in the order.
+        after, brought_after
+            Messages that the crossing waits for, and those that what is brought waits for.
+        """
+        source, target, lane = ends
         senders, receivers = self._lanes.senders[source][lane], self._lanes.receivers[target][lane]
         by_ends: defaultdict[tuple[int, int], list[_Load]] = defaultdict(list)
         for load in loads:
             sender = load.source if load.source in senders else senders[load.target % len(senders)]
             receiver = load.target if load.target in receivers else receivers[load.source % len(receivers)]
             by_ends[sender, receiver].append(load)
+        crossings = []
         for (sender, receiver), group in by_ends.items():
             numbered = [(load, self._number(load.parts)) for load in group]
-            before = self._grouped(numbered, sender, sender=True, after=(), rank=rank - 1.0)
+            before = self._grouped(numbered, sender, sender=True, after=brought_after, rank=rank - 1.0)
             chunks = tuple(chunk for _, each in numbered for chunk in each)
-            crossing = self._send(sender, receiver, chunks, sum(load.size_bytes for load in group), tuple(before), rank)
+            size = sum(load.size_bytes for load in group)
+            crossing = self._send(sender, receiver, chunks, size, (*after, *before), rank)
             self._grouped(numbered, receiver, sender=False, after=(crossing,), rank=rank)
+            crossings.append(crossing)
+        return tuple(crossings)
 
     def _grouped(
         self,
@@ -226,8 +370,14 @@ class _Balance:
             if other != end:
                 ends = (other, end) if sender else (end, other)
                 chunks = tuple(chunk for _, each in group for chunk in each)
-                found.append(self._send(*ends, chunks, sum(load.size_bytes for load, _ in group), after, rank))
+                size = sum(load.size_bytes for load, _ in group)
+                found.append(self._send(*ends, chunks, size, after, self._within(rank, *ends)))
         return found
+
+    def _within(self, rank: float, src: int, dst: int) -> float:
+        """Place of a message inside a node: ranks begin with different ones, so that they do not meet."""
+        ranks = self._topology.num_ranks
+        return rank + (dst - src) % ranks / ranks if self._is_ordered else rank
 
     def _number(self, parts: Sequence[Part]) -> tuple[int, ...]:
         first = len(self._parts)

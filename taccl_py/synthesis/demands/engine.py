@@ -28,7 +28,7 @@ from taccl_py.synthesis.demands.flood import can_flood, flooded
 from taccl_py.synthesis.demands.mirror import mirrored_classes, run_backwards
 from taccl_py.synthesis.demands.multicast import multicast_plans
 from taccl_py.synthesis.demands.params import PARAMS
-from taccl_py.synthesis.demands.plan import RoutedPiece, bundled, plan_of
+from taccl_py.synthesis.demands.plan import DemandPlan, RoutedPiece, bundled, plan_of
 from taccl_py.synthesis.demands.trees import TreeRouter, direct_edges
 from taccl_py.synthesis.engine import Events, Proof
 from taccl_py.topology.model import Topology
@@ -72,6 +72,11 @@ class DemandSynthesis:
     def gap(self) -> float:
         """Relative distance from the bound."""
         return relative_gap(self.schedule.makespan_us, self.bound.time_us)
+
+    @property
+    def is_near(self) -> bool:
+        """True if it is so near the bound that the engines of a collective are not asked for a large one."""
+        return self.gap <= PARAMS.near_gap
 
 
 def solve_demand(
@@ -207,7 +212,12 @@ def _families(topology: Topology, demand: DataDemand, bound: Bound) -> Iterator[
     classes = classes_of(demand)
     if not classes:
         return
-    yield "balance", (plan.timed() for plan in balanced_plans(topology, demand, classes))
+    made: list[DemandPlan] = []
+    for is_ordered in (True, False):
+        plans = balanced_plans(topology, demand, classes, is_ordered=is_ordered)
+        yield "balance", (plan.timed() for plan in _kept(plans, made))
+    if made and is_large(len(classes)):
+        return
     for is_matched in (False, True):
         yield "multicast", (plan.timed() for plan in multicast_plans(topology, demand, classes, is_matched=is_matched))
     yield "direct", _direct(topology, demand, classes)
@@ -230,6 +240,19 @@ def _families(topology: Topology, demand: DataDemand, bound: Bound) -> Iterator[
             if (pieces, shortness) not in tried:
                 tried.add((pieces, shortness))
                 yield "trees", _of_trees(topology, demand, classes, pieces, bound.time_us, shortness)
+
+
+def is_large(num_classes: int) -> bool:
+    """True if there are so many classes of chunks that one plan for all of them takes most of the time of a search."""
+    return num_classes > PARAMS.enough_messages
+
+
+def _kept(plans: Iterator[DemandPlan], made: list[DemandPlan]) -> Iterator[DemandPlan]:
+    """The plans, the first of them also in a list."""
+    for plan in plans:
+        if not made:
+            made.append(plan)
+        yield plan
 
 
 def _few(pieces: Sequence[int], most: int) -> tuple[int, ...]:

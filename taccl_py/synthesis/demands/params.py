@@ -33,10 +33,14 @@ class Params:
         Part of the time that a plan with more pieces has to gain. Guess.
     enough_gap
         Part of the bound above it within which the search ends. Guess.
+    near_gap
+        The same for a large demand that is a collective, within which the engines of that are not asked. Guess.
     many_messages
         Messages of which only one order is tried. Guess.
     most_matched
         Nodes up to which Birkhoff's matchings are looked for. Guess.
+    even
+        Part of the fullest NIC's time by which a rotation of nodes may take longer; without an order less even demands lose 2 to 12 %. Guess.
     longest
         Longest messages between nodes, as parts of the whole. Guess.
     longest_copies
@@ -88,8 +92,10 @@ class Params:
     most_flooded: int = 2_000_000
     least_step: float = 1e-6
     enough_gap: float = 5e-4
+    near_gap: float = 0.05
     many_messages: int = 50_000
     most_matched: int = 16
+    even: float = 0.1
     longest: tuple[float, ...] = (1.0, 1 / 16, 1 / 64)
     longest_copies: tuple[float, ...] = (1.0, 1 / 8, 1 / 32)
     lane_pieces: int = 256

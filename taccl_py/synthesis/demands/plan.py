@@ -29,17 +29,21 @@ class DemandPlan:
         What moves, in the chunks that the messages carry.
     messages
         Each behind those that it waits for.
+    is_ordered
+        Whether the planner's order is the one to try where there are too many messages for more than one.
     """
 
     topology: Topology
     demand: DataDemand
     messages: tuple[PlannedMessage, ...]
+    is_ordered: bool = False
 
     def timed(self) -> DemandSchedule:
         """Schedule with the best of a few orders in which links and ports serve the messages."""
         costs = MessageCosts(self.topology, self.messages)
         best: tuple[float, list[float]] | None = None
-        for rule in _RULES if len(self.messages) <= PARAMS.many_messages else _RULES[:1]:
+        only = _as_planned if self.is_ordered else _by_tail
+        for rule in _RULES if len(self.messages) <= PARAMS.many_messages else (only,):
             starts = dispatch_plan(self.topology, self.messages, rule(self, costs), costs)
             time_us = makespan_us(starts, costs)
             if best is None or time_us < best[0]:

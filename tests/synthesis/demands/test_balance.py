@@ -1,5 +1,7 @@
 """AllToAllv between nodes: Birkhoff's matchings, and the gap on H100 nodes."""
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -53,8 +55,52 @@ def test_lanes_are_nics():
 def test_what_is_not_from_one_to_one_is_left_to_trees():
     topology = hosts(2)
     demand = alltoallv([[1] * 8] * 8)
-    assert list(balanced_plans(topology, demand, classes_of(demand)))
-    assert not list(balanced_plans(full(8), demand, classes_of(demand)))
+    for is_ordered in (True, False):
+        assert list(balanced_plans(topology, demand, classes_of(demand), is_ordered=is_ordered))
+        assert not list(balanced_plans(full(8), demand, classes_of(demand), is_ordered=is_ordered))
+
+
+def even_lanes(count, alpha_us):
+    """NICs of 10 us per MB on three nodes."""
+    return Lanes(((),) * 3, ((),) * 3, (10.0,) * count, alpha_us)
+
+
+def test_pairs_of_nodes_take_few_lanes_where_alphas_count():
+    """Three nodes of two lanes, 1 MB a pair: two messages of 0.5 MB on each lane, or one of 1 MB, which is passed on twice inside."""
+    sizes = {(a, b): 10**6 for a in range(3) for b in range(3) if a != b}
+    assert even_lanes(2, 0.0).rotation(sizes, 3, 0.0) == (2, 10.0)
+    assert even_lanes(2, 0.0).rotation(sizes, 3, 1.0) == (2, 10.5)
+    assert even_lanes(2, 3.0).rotation(sizes, 3, 1.0) == (1, 15.0)
+    assert even_lanes(2, 3.0).rotation(sizes, 3, 2.0) == (2, 17.0)
+    assert even_lanes(2, 3.0).fullest_us(sizes) == 16.0
+    assert Lanes(((),) * 3, ((),) * 3, (10.0, 20.0), 0.0).rotation(sizes, 3, 0.0) is None
+
+
+def test_a_rotation_waits_for_the_slower_of_two_nodes():
+    """One lane: 0 to 1 takes 30 us, all else 10; so 0 to 2 and 2 to 1, which come next, begin at 30."""
+    sizes = {(0, 1): 3 * 10**6, (1, 2): 10**6, (2, 0): 10**6, (0, 2): 10**6, (2, 1): 10**6, (1, 0): 10**6}
+    assert even_lanes(1, 0.0).rotation(sizes, 3, 0.0) == (1, 40.0)
+    assert even_lanes(1, 0.0).fullest_us(sizes) == 40.0
+
+
+def test_lanes_of_pairs_take_turns():
+    lanes = even_lanes(4, 0.0)
+    for count in (1, 2, 4):
+        taken = [lane for b in range(1, 5) for lane in lanes.taken((0, b), count, 5)]
+        assert sorted(taken) == sorted([*range(4)] * count)
+    assert [list(lanes.taken((1, b), 2, 4)) for b in (2, 3, 0)] == [[0, 1], [2, 3], [0, 1, 2, 3]]
+
+
+@pytest.mark.slow
+def test_a_large_nearly_even_exchange_is_near_its_bound():
+    """24 nodes of 8, 64 KiB a pair, 1 % of them twice: alphas of all NICs' messages are 11 % of the bound where each pair of nodes takes them all."""
+    topology, twice = load_machine("ndv4", "", 24).topology, random.Random(0)
+    ranks = range(topology.num_ranks)
+    demand = alltoallv([[(1 + (twice.random() < 0.01)) * 65536 * (s != d) for d in ranks] for s in ranks])
+    found = solve_demand(topology, demand, Limits(seconds=30.0, by_work=True))
+    assert found.schedule.origin.found_by == "balance"
+    assert found.schedule.makespan_us <= 1.1 * found.bound.time_us
+    assert verify_demand_schedule(found.schedule, demand) == ()
 
 
 @pytest.mark.slow
