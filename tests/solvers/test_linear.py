@@ -2,6 +2,7 @@ import math
 import random
 import sys
 import threading
+import time
 
 import pulp
 import pytest
@@ -258,6 +259,22 @@ def test_a_solver_that_breaks_is_reported_and_not_passed_through(monkeypatch):
     monkeypatch.setattr("taccl_py.solvers.linear.find_solver", lambda _name: "GUROBI_CMD")
     with pytest.raises(PackageMissing, match="no licence"):
         model.solve("gurobi", Limits(seconds=5.0))
+
+
+@pytest.mark.parametrize(("seconds", "clock_s", "allowed"), [(5.0, 100.0, (5.0, 5.0)), (100.0, 3.0, (0.05, 3.0))])
+def test_a_solver_that_counts_no_work_gets_the_shorter_of_budget_and_clock(monkeypatch, seconds, clock_s, allowed):
+    given = {}
+
+    def solver(_name, **options):
+        given.update(options)
+        raise pulp.PulpSolverError("enough seen")
+
+    model, *_ = blending()
+    monkeypatch.setattr(model.pulp, "getSolver", solver)
+    monkeypatch.setattr("taccl_py.solvers.linear.find_solver", lambda _name: "GUROBI_CMD")
+    with pytest.raises(PackageMissing, match="enough seen"):
+        model.solve("gurobi", Limits(seconds=seconds, by_work=True, ends_at_s=time.monotonic() + clock_s))
+    assert allowed[0] <= given["timeLimit"] <= allowed[1]
 
 
 def test_missing_pulp_is_reported_with_how_to_get_it(monkeypatch):
