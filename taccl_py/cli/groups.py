@@ -232,10 +232,10 @@ def _require_used(values: dict[str, Any], asked: Sequence[AskedGroup]) -> None:
     kinds = {group.what for group in asked if isinstance(group.what, Kind)}
     if values["root"] and not kinds & ROOTED:
         raise InputError("no group's collective has a root; leave --root out", path="command line", field="--root")
-    if not kinds and values["size"] is not None:
-        raise InputError(
-            "all groups have demands, which say their sizes; leave it out", path="command line", field="--size"
-        )
+    for name in ("size", "chunks", "engine"):
+        if not kinds and values[name] is not None:
+            what = "is for collectives, and all groups have demands; leave it out"
+            raise InputError(what, path="command line", field=f"--{name}")
 
 
 def _write_group(found: GroupsSynthesis, number: int, output: Path, texts: dict[Path, str]) -> list[dict[str, Any]]:

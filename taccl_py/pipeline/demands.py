@@ -119,13 +119,9 @@ def synthesize_demand(
     require_machine(topology, demand)
     known = recognized(demand) if engine == AUTO else None
     if known is None:
-<<<<<<< HEAD
         synthesis = solve_demand(topology, demand, limits, events, engine)
-=======
-        synthesis = solve_demand(topology, demand, limits, events)
     elif known.kind is Kind.ALLTOALL and is_large(topology.num_ranks * (topology.num_ranks - 1)):
         synthesis = _large_exchange(topology, demand, known, limits, events)
->>>>>>> d1
     else:
         synthesis = _as_collective(topology, demand, known, limits, events)
     violations = verify_demand_schedule(synthesis.schedule, demand)

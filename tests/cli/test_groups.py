@@ -113,6 +113,15 @@ def test_groups_take_roots_demand_files_and_counts(taccl, folder):
     assert taccl("check", "out/group-0.json", "out/group-0.plan.json", "--demand", "out/group-0.demand.json").code == 0
 
 
+def test_options_of_collectives_are_refused_where_all_groups_have_demands(refuse, folder):
+    (folder / "counts.csv").write_text("0,3000\n1000,0\n")
+    for option, value in (("--size", "1MB"), ("--chunks", 2), ("--engine", "flow")):
+        refuse(
+            2, [option, "all groups have demands"],
+            "groups", "full:4", "allgather", "--group", "0,1/2,3=alltoallv:counts.csv", option, value,
+        )  # fmt: skip
+
+
 @pytest.mark.slow
 def test_relays_make_a_pair_of_gpus_faster_and_their_programs_are_written(taccl):
     """GPUs 0 and 1 of a DGX-1 have one NVLink; the others have more. A program that cannot be is told with its reason."""

@@ -76,7 +76,7 @@ class DemandSynthesis:
     @property
     def is_near(self) -> bool:
         """True if it is so near the bound that the engines of a collective are not asked for a large one."""
-        return self.gap <= PARAMS.near_gap
+        return self.gap <= PARAMS.large_near_gap
 
 
 def solve_demand(
@@ -212,10 +212,10 @@ def _families(topology: Topology, demand: DataDemand, bound: Bound) -> Iterator[
     classes = classes_of(demand)
     if not classes:
         return
-    made: list[DemandPlan] = []
+    made: list[int] = []
     for is_ordered in (True, False):
         plans = balanced_plans(topology, demand, classes, is_ordered=is_ordered)
-        yield "balance", (plan.timed() for plan in _kept(plans, made))
+        yield "balance", (plan.timed() for plan in _counted(plans, made))
     if made and is_large(len(classes)):
         return
     for is_matched in (False, True):
@@ -247,11 +247,10 @@ def is_large(num_classes: int) -> bool:
     return num_classes > PARAMS.enough_messages
 
 
-def _kept(plans: Iterator[DemandPlan], made: list[DemandPlan]) -> Iterator[DemandPlan]:
-    """The plans, the first of them also in a list."""
+def _counted(plans: Iterator[DemandPlan], made: list[int]) -> Iterator[DemandPlan]:
+    """The plans; their numbers of messages are put on a list."""
     for plan in plans:
-        if not made:
-            made.append(plan)
+        made.append(len(plan.messages))
         yield plan
 
 

@@ -33,7 +33,7 @@ class Params:
         Part of the time that a plan with more pieces has to gain. Guess.
     enough_gap
         Part of the bound above it within which the search ends. Guess.
-    near_gap
+    large_near_gap
         The same for a large demand that is a collective, within which the engines of that are not asked. Guess.
     many_messages
         Messages of which only one order is tried. Guess.
@@ -92,7 +92,7 @@ class Params:
     most_flooded: int = 2_000_000
     least_step: float = 1e-6
     enough_gap: float = 5e-4
-    near_gap: float = 0.05
+    large_near_gap: float = 0.05
     many_messages: int = 50_000
     most_matched: int = 16
     even: float = 0.1
