@@ -244,7 +244,7 @@ def _lower_demand(schedule: DemandSchedule, target: str, values: dict[str, Any])
     found = next((one for one in DEMAND_TARGETS if one.runtime == runtime), None)
     if found is None:
         raise refuse_runtime(runtime)
-    made = found.lower(schedule, schedule.demand, values["name"])
+    made = found.lower(schedule, schedule.demand.joined(), values["name"])
     facts, summary = _demand_facts(made)
     return _Written(made.text, facts, summary)
 

@@ -8,7 +8,7 @@ term of a chunk.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple, NoReturn
@@ -103,6 +103,10 @@ class DataChunk:
         """So many bytes of it, from `first` on."""
         terms = tuple(tuple(ChunkPlace(r, at + first) for r, at in term) for term in self.terms)
         return DataChunk(size_bytes, terms, tuple(ChunkPlace(r, at + first) for r, at in self.wants))
+
+    def goes_on_in(self, other: DataChunk) -> bool:
+        """True if the other one lies right behind this one wherever it is held and wanted."""
+        return self.part(self.size_bytes, other.size_bytes) == other
 
 
 @dataclass(frozen=True)
@@ -244,6 +248,22 @@ class DataDemand:
         """
         chunks = tuple(self.chunks[number].part(first, size) for number, first, size in parts)
         return DataDemand(self.name, self.num_ranks, chunks, self.input_bytes, self.output_bytes, self.dtype)
+
+    def wholes(self) -> list[tuple[DataChunk, list[int]]]:
+        """Chunks as they were before they were cut, and the numbers of their parts in order: parts that lie behind one another everywhere are one."""
+        order = sorted(range(len(self.chunks)), key=lambda number: self.chunks[number].wants[0])
+        groups: list[list[int]] = []
+        for number in order:
+            if groups and self.chunks[groups[-1][-1]].goes_on_in(self.chunks[number]):
+                groups[-1].append(number)
+            else:
+                groups.append([number])
+        sizes = [sum(self.chunks[number].size_bytes for number in numbers) for numbers in groups]
+        return [(self.chunks[own[0]].part(0, size), own) for own, size in zip(groups, sizes, strict=True)]
+
+    def joined(self) -> DataDemand:
+        """The same demand before its chunks were cut; see `wholes`."""
+        return replace(self, chunks=tuple(whole for whole, _ in self.wholes()))
 
     def placed(self, ranks: Sequence[int], num_ranks: int) -> DataDemand:
         """The same between these of so many ranks, in their order; the others have nothing, and nothing is for them."""

@@ -122,7 +122,7 @@ def finest_unit_bytes(demand: DataDemand) -> int:
 
 def coarsest_unit_bytes(demand: DataDemand) -> int:
     """The same of its chunks as they were before they were cut: parts that lie behind one another everywhere are one."""
-    return _unit(demand, [whole for whole, _ in _wholes(demand)])
+    return _unit(demand, [whole for whole, _ in demand.wholes()])
 
 
 def longest_buffer_bytes(demand: DataDemand) -> int:
@@ -133,27 +133,6 @@ def longest_buffer_bytes(demand: DataDemand) -> int:
 def _unit(demand: DataDemand, chunks: Iterable[DataChunk]) -> int:
     places = [place.offset_bytes for chunk in chunks for group in (*chunk.terms, chunk.wants) for place in group]
     return math.gcd(*demand.input_bytes, *demand.output_bytes, *places, *(chunk.size_bytes for chunk in chunks))
-
-
-def _wholes(demand: DataDemand) -> list[tuple[DataChunk, list[int]]]:
-    """Chunks as they were before they were cut, and the numbers of their parts in order."""
-    order = sorted(range(len(demand.chunks)), key=lambda number: demand.chunks[number].wants[0])
-    groups: list[list[int]] = []
-    for number in order:
-        if groups and _continues(demand.chunks[groups[-1][-1]], demand.chunks[number]):
-            groups[-1].append(number)
-        else:
-            groups.append([number])
-    found = []
-    for numbers in groups:
-        size = sum(demand.chunks[number].size_bytes for number in numbers)
-        found.append((demand.chunks[numbers[0]].part(0, size), numbers))
-    return found
-
-
-def _continues(before: DataChunk, chunk: DataChunk) -> bool:
-    behind = before.part(before.size_bytes, chunk.size_bytes)
-    return behind == chunk
 
 
 def part_cells(schedule: DemandSchedule, unit_bytes: int) -> DemandCellSchedule:
@@ -216,7 +195,7 @@ def unit_cells(schedule: DemandSchedule, unit_bytes: int) -> DemandCellSchedule:
 def _rounded(demand: DataDemand, unit_bytes: int) -> list[DataChunk | None]:
     """Parts whose ends are rounded to units; None for those of which nothing is left."""
     found: list[DataChunk | None] = [None] * len(demand.chunks)
-    for whole, numbers in _wholes(demand):
+    for whole, numbers in demand.wholes():
         ends = [0]
         for number in numbers:
             ends.append(ends[-1] + demand.chunks[number].size_bytes)
