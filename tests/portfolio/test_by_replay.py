@@ -104,7 +104,7 @@ def test_files_of_mi300x():
 @pytest.mark.parametrize(
     ("name", "runtime", "kind"),
     [
-        ("ndv4", "executor", Kind.ALLGATHER), ("dgx1", "legacy", Kind.ALLGATHER), ("mi250x", "rccl", Kind.ALLREDUCE),
+        ("ndv4", "executor", Kind.ALLGATHER), ("dgx1", "legacy", Kind.ALLGATHER), ("mi300x", "rccl", Kind.ALLREDUCE),
     ],
 )  # fmt: skip
 def test_files_of_eight_ranks_on_other_machines(name, runtime, kind):

@@ -62,15 +62,13 @@ class Lanes:
                 (resources[-1], topology.num_nodes + nodes[1], link.dst),
             ):
                 by_port[node][resource].add(rank)
-                cost[resource] = max(cost.get(resource, 0.0), slowest)
-        sides = [sorted((min(ranks), resource) for resource, ranks in ports.items()) for ports in by_port]
-        count = len(sides[0])
-        if not count or any(len(side) != count for side in sides):
+                cost[resource] = min(cost.get(resource, slowest), slowest)
+        sides = [_by_place(topology, ports) for ports in by_port]
+        common = [place for place in sides[0] if all(place in side for side in sides)]
+        ranks = [tuple(tuple(sorted(by_port[n][side[place]])) for place in common) for n, side in enumerate(sides)]
+        if not common or any(sum(map(len, lanes)) != len({rank for lane in lanes for rank in lane}) for lanes in ranks):
             return None
-        ranks = [tuple(tuple(sorted(by_port[n][r])) for _, r in side) for n, side in enumerate(sides)]
-        if any(sum(map(len, lanes)) != len({rank for lane in lanes for rank in lane}) for lanes in ranks):
-            return None
-        us_per_mb = tuple(max(cost[side[lane][1]] for side in sides) for lane in range(count))
+        us_per_mb = tuple(max(cost[side[place]] for side in sides) for place in common)
         alpha_us = max(topology.resource_cost[resource][0] for resource in cost)
         return Lanes(tuple(ranks[: topology.num_nodes]), tuple(ranks[topology.num_nodes :]), us_per_mb, alpha_us)
 
@@ -132,6 +130,14 @@ class Lanes:
 
     def _message_us(self, size_bytes: float) -> float:
         return self.alpha_us + size_bytes / BYTES_PER_MB * max(self.us_per_mb)
+
+
+def _by_place(topology: Topology, ports: Mapping[int, set[int]]) -> dict[tuple[int, int], int]:
+    """Ports of one side of a node by the place of their first rank in it, and a number among those of the same; in order."""
+    found: dict[tuple[int, int], int] = {}
+    for first, port in sorted((topology.local_rank[min(ranks)], port) for port, ranks in ports.items()):
+        found[first, sum(place == first for place, _ in found)] = port
+    return found
 
 
 @dataclass(frozen=True, slots=True)
