@@ -33,6 +33,10 @@ class Params:
         Chunks of all ranks together that a plan may be cut into. Guess.
     least_gain
         Part of the time that more chunks have to save. Guess.
+    exchanged_chunks
+        Chunks for each pair of ranks of an AllToAll with balanced lanes. Guess.
+    most_exchanging_ranks
+        Ranks up to which lanes of an AllToAll are balanced, which looks at every pair. Guess.
     """
 
     completed_part: int = 2
@@ -46,6 +50,8 @@ class Params:
     finer: int = 4
     most_chunks: int = 16_384
     least_gain: float = 0.002
+    exchanged_chunks: tuple[int, ...] = (1, 2, 4)
+    most_exchanging_ranks: int = 128
 
 
 PARAMS = Params()

@@ -27,7 +27,7 @@ from taccl_py.units import BYTES_PER_MB
 
 @dataclass(frozen=True)
 class Lanes:
-    """NICs of nodes that are alike, in order.
+    """NICs that all nodes have, in order.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Lanes:
 
     @staticmethod
     def of(topology: Topology) -> Lanes | None:
-        """Lanes of a machine; None if its nodes are not alike, or a rank has several lanes, or ranks of one lane are not joined."""
+        """Lanes of a machine; None if nodes have none in common, or a rank has several lanes, or ranks of one lane are not joined."""
         by_port: list[dict[int, set[int]]] = [defaultdict(set) for _ in range(2 * topology.num_nodes)]
         cost: dict[int, float] = {}
         for index, link in enumerate(topology.links):
@@ -151,7 +151,12 @@ class _Load:
 
 
 def balanced_plans(
-    topology: Topology, demand: DataDemand, classes: Sequence[ChunkClass], *, is_ordered: bool
+    topology: Topology,
+    demand: DataDemand,
+    classes: Sequence[ChunkClass],
+    *,
+    is_ordered: bool,
+    unit_bytes: int | None = None,
 ) -> Iterator[DemandPlan]:
     """Plans for what goes from one rank to one other on a machine of several nodes; none where that is not so.
 
@@ -162,6 +167,8 @@ def balanced_plans(
     is_ordered
         Whether each lane keeps the order of a rotation, which is only done where pairs of nodes are nearly alike; else whatever is first ready
         goes, which is only done where little is asked for or they are not.
+    unit_bytes
+        What data are cut into, of which all chunks are multiples; None is an element.
     """
     if topology.num_nodes < 2 or any(each.is_sum or len(each.terms[0]) > 1 or len(each.wants) > 1 for each in classes):
         return
@@ -182,7 +189,8 @@ def balanced_plans(
         return
     count = rotation[0] if is_ordered and rotation is not None else len(lanes.us_per_mb)
     for longest in PARAMS.longest:
-        plan = _Balance(topology, demand, lanes, loads, count, is_ordered=is_ordered).plan(longest)
+        unit = demand.element_bytes if unit_bytes is None else unit_bytes
+        plan = _Balance(topology, demand, lanes, loads, count, is_ordered=is_ordered, unit=unit).plan(longest)
         if plan is None:
             return
         yield plan
@@ -213,9 +221,10 @@ class _Balance:
         count: int,
         *,
         is_ordered: bool,
+        unit: int,
     ) -> None:
         self._topology, self._demand, self._lanes, self._loads = topology, demand, lanes, loads
-        self._count, self._is_ordered = count, is_ordered
+        self._count, self._is_ordered, self._unit = count, is_ordered, unit
         self._parts: list[Part] = []
         self._messages: list[PlannedMessage] = []
         self._is_whole = True
@@ -268,7 +277,7 @@ class _Balance:
 
     def _spread(self, loads: Sequence[_Load], source: int, target: int, widths: Sequence[float]) -> list[list[_Load]]:
         """Loads of each lane of a pair of nodes: first what lies at its own ranks, then what others have too much of."""
-        unit = self._demand.element_bytes
+        unit = self._unit
         total = sum(load.size_bytes for load in loads) // unit
         edges = [round(total * sum(widths[:lane])) * unit for lane in range(len(widths))] + [total * unit]
         room = [edges[lane + 1] - edges[lane] for lane in range(len(widths))]
@@ -295,7 +304,7 @@ class _Balance:
         self, streams: dict[tuple[int, int], list[list[_Load]]], longest: float
     ) -> Iterator[tuple[tuple[int, int, int], list[_Load], list[int], list[float]]]:
         """For every pair of nodes and lane: its stream, where it is cut into messages, and the place of each in the order."""
-        nodes, unit = self._topology.num_nodes, self._demand.element_bytes
+        nodes, unit = self._topology.num_nodes, self._unit
         sizes = {pair: sum(load.size_bytes for lane in lanes for load in lane) for pair, lanes in streams.items()}
         matrix = [[float(sizes.get((a, b), 0)) for b in range(nodes)] for a in range(nodes)]
         whole = max([sum(row) for row in matrix] + [sum(column) for column in zip(*matrix, strict=True)])

@@ -15,6 +15,7 @@ from taccl_py.schedule.ir import Schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound, relay_bound
 from taccl_py.synthesis.bounds.bound import best_of
+from taccl_py.synthesis.damage.exchange import balanced_exchanges
 from taccl_py.synthesis.damage.mending import mended_schedules
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.hierarchy.params import PARAMS
@@ -47,6 +48,7 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     events.stage("strategies")
     # Sizes that nodes that differ, or damage, asked for are the best already.
     uneven = _write_out(owner_strategies(demand), demand, bound, options.limits.within(deadline.left), events, ())
+    uneven += balanced_exchanges(demand, options.limits.within(deadline.left))
     uneven += mended_schedules(demand, bound, options.limits.within(deadline.left), events, written)
     found = [*uneven, *written(demand, bound, options.limits.within(deadline.left), events, uneven)]
     if not found:
