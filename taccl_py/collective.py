@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from taccl_py.errors import InputError
 from taccl_py.spelling import did_you_mean
@@ -57,6 +57,10 @@ class Address:
 
     buffer: Buffer
     offset: int
+
+
+# Schedules name the same few cells millions of times.
+_address = lru_cache(maxsize=1 << 16, typed=True)(Address)
 
 
 def parse_kind(text: str) -> Kind:
@@ -229,14 +233,14 @@ class Collective:
         """Address of the rank's own contribution to the chunk at the start, or None."""
         k, n = self.chunks_per_rank, self.num_ranks
         if self.kind in (Kind.REDUCESCATTER, Kind.ALLREDUCE, Kind.REDUCE):
-            return Address(Buffer.INPUT, chunk)
+            return _address(Buffer.INPUT, chunk)
         if self.source[chunk] != rank:
             return None
         if self.kind is Kind.ALLTOALL:
-            return Address(Buffer.INPUT, chunk % (n * k))
+            return _address(Buffer.INPUT, chunk % (n * k))
         if self.kind in (Kind.BROADCAST, Kind.SCATTER):
-            return Address(Buffer.INPUT, chunk)
-        return Address(Buffer.INPUT, chunk % k)
+            return _address(Buffer.INPUT, chunk)
+        return _address(Buffer.INPUT, chunk % k)
 
     def output_address(self, chunk: int, rank: int) -> Address | None:
         """Address at which the rank must hold the chunk at the end, or None if it does not want it."""
@@ -245,10 +249,10 @@ class Collective:
         if self.kind not in _WANTED_BY_ALL and rank not in self.wanted[chunk]:
             return None
         if self.kind is Kind.ALLTOALL:
-            return Address(Buffer.OUTPUT, chunk // (n * k) * k + chunk % k)
+            return _address(Buffer.OUTPUT, chunk // (n * k) * k + chunk % k)
         if self.kind in (Kind.REDUCESCATTER, Kind.SCATTER):
-            return Address(Buffer.OUTPUT, chunk % k)
-        return Address(Buffer.OUTPUT, chunk)
+            return _address(Buffer.OUTPUT, chunk % k)
+        return _address(Buffer.OUTPUT, chunk)
 
     def permuted_chunk(self, chunk: int, image: tuple[int, ...]) -> int | None:
         """Chunk that `chunk` becomes when rank r is renamed ``image[r]``, or None when the root moves or ranks share chunks."""

@@ -88,7 +88,10 @@ class Fifos:
             for d in rank
         ]
         self._connections = len(number)
-        self._known: dict[FifoModel, tuple[RankAction, ...]] = {}
+        moving = (step for steps in self._blocks for step in steps if step.source != NONE or step.target != NONE)
+        self._counts = sorted({step.count for step in moving})
+        # By the slots and the operations of steps of each count: models with the same of these are one.
+        self._known: dict[tuple[int, ...], tuple[RankAction, ...]] = {}
 
     def stuck(self, model: FifoModel) -> tuple[RankAction, ...]:
         """Return the actions at which threadblocks stop for ever; none if the program ends.
@@ -98,9 +101,10 @@ class Fifos:
         model
             How steps become operations.
         """
-        if model not in self._known:
-            self._known[model] = self.start(model).stuck()
-        return self._known[model]
+        alike = (model.slots, *map(model.operations, self._counts))
+        if alike not in self._known:
+            self._known[alike] = self.start(model).stuck()
+        return self._known[alike]
 
     def start(self, model: FifoModel) -> ResumableExecution:
         """Return an execution that has not begun."""
@@ -162,33 +166,37 @@ class ResumableExecution:
         moved = [step]
         while moved:
             step = moved.pop()
-            missing = next((target for target in step.waits if target not in self._done), None)
-            if missing is not None:
-                self._copying.setdefault(missing, []).append(step)
-                continue
+            if self._released and step.waits:  # others begin when all that they wait for is done
+                missing = next((target for target in step.waits if target not in self._done), None)
+                if missing is not None:
+                    self._copying.setdefault(missing, []).append(step)
+                    continue
             order = step.action.order
             self._done.add(order)
             if order in self._waiting:
                 self._wake(self._waiting.pop(order))
-            moved += self._copying.pop(order, ())
+            if order in self._copying:
+                moved += self._copying.pop(order)
 
     def _move(self, block: int, step: _FifoStep) -> bool:
         """Take and give operations until the step is finished or something is missing."""
-        source, target = step.source, step.target
-        todo = self._model.operations(step.count) - self._operations[block]
-        possible = todo
-        if source != NONE:
-            possible = min(possible, self._filled[source])
-        if target != NONE:
-            possible = min(possible, self._model.slots - self._filled[target])
+        source, target, filled = step.source, step.target, self._filled
+        todo = possible = self._model.operations(step.count) - self._operations[block]
+        if source != NONE and filled[source] < possible:
+            possible = filled[source]
+        if target != NONE and self._model.slots - filled[target] < possible:
+            possible = self._model.slots - filled[target]
         self._operations[block] += possible
+        is_finished = possible == todo
         if source != NONE:
-            self._filled[source] -= possible
-            self._pass_on(block, source, possible, stops=possible < todo)
+            filled[source] -= possible
+            if not is_finished or self._stopped[source]:
+                self._pass_on(block, source, possible, stops=not is_finished)
         if target != NONE:
-            self._filled[target] += possible
-            self._pass_on(block, target, possible, stops=possible < todo)
-        return possible == todo
+            filled[target] += possible
+            if not is_finished or self._stopped[target]:
+                self._pass_on(block, target, possible, stops=not is_finished)
+        return is_finished
 
     def _pass_on(self, block: int, connection: int, moved: int, *, stops: bool) -> None:
         """Wake the threadblock stopped at a connection that has changed, and note the one that stops there now."""

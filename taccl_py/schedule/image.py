@@ -45,10 +45,10 @@ def image_of_schedule(schedule: Schedule, topology: Topology, renaming: Sequence
         lane = known.lane[message.link]
         if lane >= len(lanes):
             raise InputError(f"{topology.name} has no image of link {link.src}->{link.dst} of {known.name}")
-        carried = message.chunks if chunks is None else tuple(chunks[chunk] for chunk in message.chunks)
-        messages.append(replace(message, link=lanes[lane], chunks=carried))
+        carried = message.chunks if chunks is None else tuple([chunks[chunk] for chunk in message.chunks])
+        messages.append(Message(lanes[lane], carried, message.start_us, message.end_us, message.reduce, message.packed))
     image = replace(schedule, topology=topology, messages=tuple(messages), scratch=tuple(scratch))
-    return image if chunks is None else _packed(image)
+    return (image if chunks is None else _packed(image)).as_image_of(schedule)
 
 
 def renamed_chunks(collective: Collective, renaming: Sequence[int]) -> list[int] | None:

@@ -160,6 +160,13 @@ class Schedule:
         object.__setattr__(found, "origin", origin)
         return found
 
+    def as_image_of(self, known: Schedule) -> Schedule:
+        """The same schedule, which has as many steps as another one of which it is an image, if these are counted; a copy."""
+        found = copy(self)
+        if "num_steps" in vars(known):
+            object.__setattr__(found, "num_steps", known.num_steps)
+        return found
+
     @cached_property
     def step_of(self) -> tuple[int, ...]:
         """For every message the length of the longest chain of messages that ends with it, each carrying what the one before brought.
@@ -168,7 +175,7 @@ class Schedule:
         """
         return steps_of(self.topology, self.messages)
 
-    @property
+    @cached_property
     def num_steps(self) -> int:
         """Longest chain of messages that wait for each other's data (a synchronous runtime's step count)."""
         return max(self.step_of, default=0)
@@ -190,21 +197,37 @@ class Schedule:
 def steps_of(topology: Topology, messages: Sequence[Message]) -> tuple[int, ...]:
     """Step of every message of a schedule, see `Schedule.step_of`; messages are in their one order."""
     makespan_us = max((message.end_us for message in messages), default=0.0)
-    arrivals: defaultdict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)
+    # Of every chunk at every rank the arrivals in order of time, each of a later step than those before it.
+    arrivals: list[defaultdict[int, list[tuple[float, int]]]] = [defaultdict(list) for _ in range(topology.num_ranks)]
     steps = []
     for message in messages:
         link = topology.links[message.link]
         latest_us = message.start_us + rounding_us(message.start_us, makespan_us)
-        brought = (
-            step
-            for chunk in message.chunks
-            for end_us, step in arrivals.get((chunk, link.src), ())
-            if end_us <= latest_us
-        )
-        steps.append(1 + max(brought, default=0))
+        there, step = arrivals[link.src], 0
         for chunk in message.chunks:
-            arrivals[chunk, link.dst].append((message.end_us, steps[-1]))
+            for end_us, brought in reversed(there.get(chunk, ())):
+                if end_us <= latest_us:
+                    step = max(step, brought)
+                    break
+        steps.append(step + 1)
+        there, arrival = arrivals[link.dst], (message.end_us, step + 1)
+        for chunk in message.chunks:
+            _note_arrival(there[chunk], arrival)
     return tuple(steps)
+
+
+def _note_arrival(known: list[tuple[float, int]], arrival: tuple[float, int]) -> None:
+    """Add the time and the step of an arrival to those in order, unless an earlier one is of as late a step."""
+    end_us, step = arrival
+    place = len(known)
+    while place and known[place - 1][0] > end_us:
+        place -= 1
+    if place and known[place - 1][1] >= step:
+        return
+    last = place
+    while last < len(known) and known[last][1] <= step:
+        last += 1
+    known[place:last] = [arrival]
 
 
 def rounding_us(moment_us: float, whole_us: float) -> float:

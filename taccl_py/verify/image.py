@@ -66,7 +66,10 @@ def verify_image(image: Schedule, known: Schedule, renaming: Sequence[int]) -> t
 def _compare_messages(
     image: Schedule, known: Schedule, links: Sequence[int], chunks: Sequence[int]
 ) -> tuple[Violation, ...]:
-    moved = [replace(m, link=links[m.link], chunks=tuple([chunks[c] for c in m.chunks])) for m in known.messages]
+    moved = [
+        Message(links[m.link], tuple([chunks[c] for c in m.chunks]), m.start_us, m.end_us, m.reduce, m.packed)
+        for m in known.messages
+    ]
     there = sorted(moved, key=_order)
     if len(there) != len(image.messages):
         what = f"there are {len(image.messages)} messages, and {len(there)} in what it is an image of"

@@ -244,8 +244,8 @@ def _check_places(schedule: Schedule, usable: tuple[int, ...], report: _Violatio
     for index in usable:
         message = schedule.messages[index]
         link = schedule.topology.links[message.link]
-        for chunk in message.chunks:
-            place = places.of(chunk, link.dst)
+        arriving = [places.of(chunk, link.dst) for chunk in message.chunks]
+        for chunk, place in zip(message.chunks, arriving, strict=True):
             if place is None or place.buffer is Buffer.INPUT:
                 report.message(
                     index,
@@ -253,8 +253,10 @@ def _check_places(schedule: Schedule, usable: tuple[int, ...], report: _Violatio
                     f"brings {schedule.collective.describe_chunk(chunk)} to rank {link.dst}, which does not want it and "
                     f"has no place for it; list it in scratch[{link.dst}]",
                 )
-        for rank, end in ((link.src, "sender"), (link.dst, "receiver")) if not message.packed else ():
-            found = [places.of(chunk, rank) for chunk in message.chunks]
+        if message.packed or len(message.chunks) == 1:
+            continue
+        leaving = [places.of(chunk, link.src) for chunk in message.chunks]
+        for rank, end, found in ((link.src, "sender", leaving), (link.dst, "receiver", arriving)):
             if not _are_neighbours(found):
                 lie = ", ".join("nowhere" if a is None else f"{a.buffer.value}[{a.offset}]" for a in found)
                 report.message(
@@ -405,9 +407,9 @@ def _check_sums(schedule: Schedule, usable: tuple[int, ...], report: _Violations
             continue
         for chunk, contributions in zip(message.chunks, carried, strict=True):
             held = sums.held(chunk, link.dst)
-            where = f"{collective.describe_chunk(chunk)} on rank {link.dst} at {_time(message.end_us)}"
             if message.reduce:
                 if contributions & held:
+                    where = f"{collective.describe_chunk(chunk)} on rank {link.dst} at {_time(message.end_us)}"
                     report.message(
                         event.index,
                         "double-count",
@@ -417,6 +419,7 @@ def _check_sums(schedule: Schedule, usable: tuple[int, ...], report: _Violations
                 sums.store(chunk, link.dst, held | contributions)
                 continue
             if held in (sums.complete, contributions):
+                where = f"{collective.describe_chunk(chunk)} on rank {link.dst} at {_time(message.end_us)}"
                 state = "complete" if held == sums.complete else "the same partial sum"
                 report.message(event.index, "redundant", f"stores {where}, which is {state} already; leave it out")
             sums.store(chunk, link.dst, contributions)

@@ -115,3 +115,15 @@ def test_a_long_chain_of_released_receives_is_no_deep_one():
     execution = Fifos((sender, receiver), waits, (transfer(0, 1),) * (number + 1)).start(FifoModel(1, 1))
     execution.release(range(5000, 5000 + number))
     assert execution.stuck() == ()
+
+
+def test_models_that_are_alike_share_an_answer_and_others_do_not():
+    """Steps of 4 cells: two of 2 or of 3 cells are the same two operations, and one of 4 is another."""
+    fifos = Fifos(*exchange(4))
+    for slots in (1, 2, 4, 1):
+        for cells in (5, 4, 3, 2, 1):
+            model = FifoModel(slots, cells)
+            assert fifos.stuck(model) == fifos.start(model).stuck()
+    assert fifos.stuck(FifoModel(1, 2)) is fifos.stuck(FifoModel(1, 3))
+    assert fifos.stuck(FifoModel(1, 4)) == ()
+    assert len(fifos.stuck(FifoModel(1, 3))) == 2

@@ -83,6 +83,16 @@ def test_an_image_of_an_allgather_is_accepted(allgather):
     assert verify_program_image(text, lowered.text, renaming, Kind.ALLGATHER) == ()
 
 
+def test_an_image_has_the_steps_of_what_it_is_an_image_of(allgather):
+    schedule, there, renaming, _, _ = allgather
+    uncounted = image_of_schedule(replace(schedule), there.topology, renaming)
+    assert "num_steps" not in vars(uncounted)
+    steps = schedule.num_steps
+    counted = image_of_schedule(schedule, there.topology, renaming)
+    assert vars(counted)["num_steps"] == steps == uncounted.num_steps
+    assert "num_steps" not in vars(replace(counted, messages=counted.messages[1:]))
+
+
 def test_a_renaming_is_a_permutation_that_keeps_the_root(allgather, broadcast):
     schedule, there, renaming, lowered, text = allgather
     twice = (renaming[1], *renaming[1:])

@@ -139,16 +139,20 @@ class ExecutionState:
                 yield self._describe(path[-1:], "which never comes")
 
     def _advance(self, block: int) -> None:
-        operations = self._plan.blocks[block].operations
-        while self._position[block] < len(operations):
-            operation = operations[self._position[block]]
-            if not self._may_start(operation) or not self._move(operation):
-                return
-            self._position[block] += 1
-            self._done[operation.index] = True
-            self.order.append(operation.index)
-            for waiter in self._waiting.pop(operation.index, ()):
-                self._wake(waiter)
+        operations, position = self._plan.blocks[block].operations, self._position[block]
+        waiting = self._waiting
+        while position < len(operations):
+            operation = operations[position]
+            if (operation.waits and not self._may_start(operation)) or not self._move(operation):
+                break
+            position += 1
+            index = operation.index
+            self._done[index] = True
+            self.order.append(index)
+            if index in waiting:
+                for waiter in waiting.pop(index):
+                    self._wake(waiter)
+        self._position[block] = position
 
     def _may_start(self, operation: KernelOperation) -> bool:
         for wait in operation.waits:
@@ -162,23 +166,27 @@ class ExecutionState:
     def _move(self, operation: KernelOperation) -> bool:
         """Move as many messages as possible; return whether all have been."""
         index, inbound, outbound = operation.index, operation.inbound, operation.outbound
-        count = self._messages[index] - self._moved[index]
-        if inbound is not None:
-            count = min(count, self._queued[inbound])
-        if outbound is not None:
-            count = min(count, self.capacity - self._queued[outbound])
+        if inbound is None and outbound is None:
+            return True
+        queued = self._queued
+        count = missing = self._messages[index] - self._moved[index]
+        if inbound is not None and queued[inbound] < count:
+            count = queued[inbound]
+        if outbound is not None and self.capacity - queued[outbound] < count:
+            count = self.capacity - queued[outbound]
         if count > 0:
             self._moved[index] += count
             if inbound is not None:
-                self._queued[inbound] -= count
+                queued[inbound] -= count
                 self._wake(self._plan.senders[inbound])
             if outbound is not None:
-                self._queued[outbound] += count
+                queued[outbound] += count
                 self._wake(self._plan.receivers[outbound])
-        ended = self._moved[index] == self._messages[index]
-        if not ended and outbound is not None and self._queued[outbound] == self.capacity:
+        if count == missing:
+            return True
+        if outbound is not None and queued[outbound] == self.capacity:
             self._without_room.append(operation.block)
-        return ended
+        return False
 
     def _wake(self, block: int) -> None:
         if not self._is_ready[block]:
