@@ -146,6 +146,8 @@ def test_every_example_works(taccl, folder, path, monkeypatch, request):
         assert taccl("synth", "ring:8", "allgather", "--engine", "templates", "-o", "ring").code == 0
         assert taccl("synth", "dgx1", "allgather", "--size", "256MB", "--engine", "templates", "-o", "dgx1").code == 0
         assert taccl("replicate", "torus:2x4", "allgather", "-o", "group.json").code == 0
+    if path == ("run",):
+        assert taccl("synth", "full:8", "my.json", "--effort", "quick", "-o", "mine").code == 0
     if path == ("regress", "check"):
         assert taccl("regress", "accept", "suite.toml").code == 0
     for line in examples(path):
