@@ -172,7 +172,7 @@ def run_demand_schedule(session: DemandSession, file: Path, seed: int, repeats: 
     """
     from taccl_py.execute.demand import RunnableDemand, draw_inputs, run_demand
     from taccl_py.execute.demand_processes import run_demand_among
-    from taccl_py.report.demands import demand_run_record, demand_run_table
+    from taccl_py.report.demands import demand_run_record
 
     runnable = session.share(lambda: RunnableDemand.read(read_text(file), str(file)))
     session.require_ranks(runnable)
@@ -187,17 +187,56 @@ def run_demand_schedule(session: DemandSession, file: Path, seed: int, repeats: 
     except InvalidArtifact as error:
         session.end_all_at_exit(error.exit_code)
         raise
-    result = demand_run_record(str(file), runnable, runs)
     if session.speaks:
-        if as_json:
-            echo_json(result)
-        else:
-            print_table(demand_run_table(result))
+        time_us = sum(run.time_us for run in runs) / repeats
+        num_wrong = sum(run.num_wrong for run in runs)
+        _print_runs(demand_run_record(str(file), runnable.demand, repeats, time_us, num_wrong), as_json=as_json)
     wrong = next((run for run in runs if run.num_wrong), None)
     if wrong is not None:
-        raise InvalidArtifact(
-            str(file), [Violation("", "wrong-result", f"{wrong.num_wrong} elements are wrong; {wrong.first_wrong}")]
-        )
+        raise _wrong_results(file, wrong.num_wrong, wrong.first_wrong)
+
+
+def run_demand_program(
+    file: Path, demand_file: Path, seed: int, repeats: int, *, shuffled: bool, as_json: bool
+) -> None:  # fmt: skip
+    """Run the program of a demand on data with all ranks in this process, and compare.
+
+    Raises
+    ------
+    InputError
+        If a file is wrong, the program is not for the demand, or the data do not fit into memory.
+    InvalidArtifact
+        If an element is wrong, or the program comes to a stop.
+    """
+    from taccl_py.demand.msccl_collective import read_demand_file
+    from taccl_py.execute.demand_programs import read_demand_program
+    from taccl_py.execute.demand_programs import run_demand_program as run_program
+    from taccl_py.report.demands import demand_run_record
+
+    demand = read_demand_file(demand_file)
+    plan = read_demand_program(read_text(file), str(file), demand)
+    try:
+        measured = run_program(plan, demand, repeats=repeats, seed=seed, shuffled=shuffled)
+    except InputError as error:
+        raise InputError(error.what, path=str(demand_file)) from None
+    found = measured.comparison
+    _print_runs(demand_run_record(str(file), demand, repeats, measured.time_us, found.num_wrong), as_json=as_json)
+    if found.first is not None:
+        raise _wrong_results(file, found.num_wrong, str(found.first))
+
+
+def _print_runs(result: dict[str, Any], *, as_json: bool) -> None:
+    from taccl_py.report.demands import demand_run_table
+
+    if as_json:
+        echo_json(result)
+    else:
+        print_table(demand_run_table(result))
+
+
+def _wrong_results(file: Path, num_wrong: int, first: str) -> InvalidArtifact:
+    what = f"{num_wrong} elements are wrong; {first}"
+    return InvalidArtifact(str(file), [Violation("", "wrong-result", what)])
 
 
 def _parsed(field: str, parse: Callable[[str], _T], word: str) -> _T:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import click
 
 from taccl_py.cli.asked import refuse_others
-from taccl_py.cli.demands import is_demand_schedule, run_demand_schedule
+from taccl_py.cli.demands import is_demand_schedule, run_demand_program, run_demand_schedule
 from taccl_py.cli.options import KIND, SIZE, SIZE_RANGE, echo_json, json_option
 from taccl_py.errors import InputError, Interrupted, InvalidArtifact, TacclError, Violation
 from taccl_py.execute.plan import Backend, DataType, ExecutablePlan, Operator
@@ -34,6 +34,7 @@ _ALL = "all"
 _DEFAULT_SIZE = "1MB"
 # Parameters that mean something for the schedule of a demand.
 _OF_DEMANDS = ("file", "executor", "backend", "timeout", "seed", "repeats", "as_json")
+_OF_DEMAND_PROGRAMS = ("file", "executor", "demand", "seed", "repeats", "shuffle", "as_json")
 _PLACEMENTS = {"in": (True,), "out": (False,)}
 
 
@@ -90,6 +91,12 @@ class _RunFile:
 @click.option("--root", type=click.IntRange(0), default=None, help="Root, where the steps of an XML file do not tell.")
 @click.option("--collective", type=KIND, default=None, help='What an XML file with coll="custom" is meant to do.')
 @click.option(
+    "--demand",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Demand of an XML file or a plan that is for one (local); it runs at the demand's own size and type.",
+)
+@click.option(
     "--runtime",
     type=click.Choice(list(RUNTIMES)),
     default="executor",
@@ -115,8 +122,8 @@ def run_command(file: Path, executor: str, as_json: bool, **values: Any) -> int:
     """Execute FILE (a schedule.json, any MSCCL XML file or an MSCCL++ plan) on real data, and compare with what is promised.
 
     Threadblocks run as on a GPU: steps in order, connections with the slots of the runtime, large chunks in slices. The result
-    is compared with the collective's definition, computed on whole buffers. The schedule of a demand runs message by message, at its own size. An XML file is not verified first; a schedule is
-    lowered. A size that equal chunks of whole elements do not make up is rounded, and a note says what was run. The columns are
+    is compared with the collective's definition, computed on whole buffers. The schedule of a demand runs message by message, at its own size,
+    and a program of one with --demand, with which it is compared. An XML file is not verified first; a schedule is lowered. A size that equal chunks of whole elements do not make up is rounded, and a note says what was run. The columns are
     those of nccl-tests; times are of this machine, the predicted ones of the topology.
 
     Exit code 0 if all is right, 4 if an element is wrong or the program comes to a stop.
@@ -126,6 +133,7 @@ def run_command(file: Path, executor: str, as_json: bool, **values: Any) -> int:
       taccl run out/algorithm.xml --datatype all --sizes 1KiB:64KiB
       taccl run out/schedule.json --size 1MB --placement in --shuffle
       taccl run out/algorithm.xml --topology ndv2 --nodes 2 --size 16MB
+      taccl run mine/plan.json --demand my.json --shuffle --repeats 3
       mpiexec -n 16 taccl run out/algorithm.xml --with mpi
       torchrun --nproc-per-node 16 --no-python taccl run out/algorithm.xml --with torch
       mpiexec -n 16 taccl run plan.json --with mscclpp
@@ -135,8 +143,20 @@ def run_command(file: Path, executor: str, as_json: bool, **values: Any) -> int:
     try:
         try:
             if executor != _MSCCLPP and session.share(lambda: is_demand_schedule(file)):
+                _refuse_demand(file, values["demand"])
                 refuse_others(_OF_DEMANDS, str(file))
                 run_demand_schedule(session, file, values["seed"], values["repeats"], as_json=as_json)
+            elif values["demand"] is not None:
+                _require_here(executor)
+                refuse_others(_OF_DEMAND_PROGRAMS, str(values["demand"]))
+                run_demand_program(
+                    file,
+                    values["demand"],
+                    values["seed"],
+                    values["repeats"],
+                    shuffled=values["shuffle"],
+                    as_json=as_json,
+                )
             else:
                 _run(session, file, values, as_json=as_json)
         finally:
@@ -147,6 +167,26 @@ def run_command(file: Path, executor: str, as_json: bool, **values: Any) -> int:
             raise
         return error.exit_code if isinstance(error, TacclError) else Interrupted.exit_code
     return 0
+
+
+def _refuse_demand(file: Path, demand: Path | None) -> None:
+    """Refuse another demand for a file that carries its own."""
+    if demand is not None:
+        raise InputError(
+            f"is for XML files and plans, but {file} is a schedule, which carries it; leave --demand out",
+            path="command line",
+            field="--demand",
+        )
+
+
+def _require_here(executor: str) -> None:
+    """Refuse programs of demands in several processes."""
+    if executor != _LOCAL:
+        raise InputError(
+            f"is for --with {_LOCAL}, and a demand's schedule is for mpi and torch too; leave --with out",
+            path="command line",
+            field="--demand",
+        )
 
 
 class _Session(Protocol):

@@ -1,4 +1,4 @@
-"""Results against promises: how many elements are wrong, and which one is the first."""
+"""Elements against those that are wanted: how many elements are wrong, and which one is the first."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from taccl_py.collective import Buffer
-from taccl_py.execute.arithmetic import Array, decode, divide
-from taccl_py.execute.memory import RankMemory, starts_with_input
-from taccl_py.execute.plan import ExecutablePlan, Operator
-from taccl_py.execute.promise import CallTask, ExpectedOutputs, draw_input
+from taccl_py.execute.arithmetic import Array, decode
+from taccl_py.execute.plan import DataType
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,42 +48,46 @@ class ResultCheck:
     first: WrongElement | None
 
 
-def compare_rank(
-    plan: ExecutablePlan, promises: ExpectedOutputs, memory: RankMemory, rank: int, *, in_place: bool
-) -> ResultCheck:
-    """Compare what a rank holds with what it must hold; out of place its input must be as before."""
-    found, task = [], promises.task
-    output, promise = memory.elements(Buffer.OUTPUT), promises.output(rank)
-    if promise is not None and output is not None:
-        if task.operator is Operator.AVG:
-            output = divide(output, task.data_type, task.num_ranks)
-        found.append(_compare(plan, task, rank, Buffer.OUTPUT, output, promise))
-    given = memory.elements(Buffer.INPUT)
-    if not in_place and given is not None and starts_with_input(plan, rank):
-        found.append(_compare(plan, task, rank, Buffer.INPUT, given, draw_input(task, rank)))
-    return total(found)
-
-
 def total(comparisons: Sequence[ResultCheck]) -> ResultCheck:
     """All of them as one."""
     first = next((one.first for one in comparisons if one.first is not None), None)
     return ResultCheck(sum(one.num_wrong for one in comparisons), first)
 
 
-def _compare(
-    plan: ExecutablePlan, task: CallTask, rank: int, buffer: Buffer, found: Array, wanted: Array
+@dataclass(frozen=True, slots=True)
+class ElementRow:
+    """Elements in a row: whose, in which buffer, and how many make a chunk of the program."""
+
+    rank: int
+    buffer: Buffer
+    chunk_elements: int
+
+
+def compare_elements(
+    row: ElementRow, found: Array, wanted: Array, data_type: DataType, *, exact: bool, asked: Array | None = None
 ) -> ResultCheck:
-    if task.operator is None:
+    """Compare a row with what is wanted.
+
+    Parameters
+    ----------
+    exact
+        Whether bits count, and not numbers.
+    asked
+        Which elements are looked at; None: all.
+    """
+    if exact:
         bits = np.dtype(f"u{found.dtype.itemsize}")
         wrong = found.view(bits) != wanted.view(bits)
     else:
-        wrong = decode(found, task.data_type) != decode(wanted, task.data_type)
+        wrong = decode(found, data_type) != decode(wanted, data_type)
+    if asked is not None:
+        wrong &= asked
     count = int(np.count_nonzero(wrong))
     if not count:
         return ResultCheck(0, None)
     index = int(np.argmax(wrong))
-    chunk_elements = task.shard_elements // plan.shard_chunks
-    values = [str(decode(values[index : index + 1], task.data_type)[0]) for values in (found, wanted)]
+    values = [str(decode(values[index : index + 1], data_type)[0]) for values in (found, wanted)]
     if values[0] == values[1]:  # not a number twice, with other bits
         values = [f"{values[0]} (bits {array[index : index + 1].tobytes()[::-1].hex()})" for array in (found, wanted)]
-    return ResultCheck(count, WrongElement(rank, buffer, *divmod(index, chunk_elements), *values))
+    place = divmod(index, row.chunk_elements)
+    return ResultCheck(count, WrongElement(row.rank, row.buffer, *place, *values))

@@ -241,13 +241,9 @@ def compare_outputs(
     demand: DataDemand, inputs: Sequence[Array], outputs: Sequence[Array], ranks: Sequence[int]
 ) -> tuple[int, str]:
     """Number of elements of some ranks' outputs that are not what the demand promises, and a sentence on the first one."""
-    data_type = DataType(demand.dtype)
     num_wrong, first_wrong = 0, ""
     for number, chunk in enumerate(demand.chunks):
-        parts = [_slice(demand, inputs[term[0].rank], term[0].offset_bytes, chunk.size_bytes) for term in chunk.terms]
-        wanted = parts[0]
-        for part in parts[1:]:
-            wanted = combine(Operator.SUM, data_type, wanted, part)
+        wanted = _promised(demand, inputs, number)
         for rank, offset in (place for place in chunk.wants if place.rank in ranks):
             found = _slice(demand, outputs[rank], offset, chunk.size_bytes)
             wrong = np.flatnonzero(found != wanted)
@@ -255,3 +251,26 @@ def compare_outputs(
                 first_wrong = f"rank {rank} has another element {wrong[0]} of chunk {number} than the demand promises"
             num_wrong += len(wrong)
     return num_wrong, first_wrong
+
+
+def promised_outputs(demand: DataDemand, inputs: Sequence[Array]) -> tuple[tuple[Array, Array], ...]:
+    """Every rank's output, and which of its elements the demand promises."""
+    outputs = _empty_outputs(demand)
+    asked = tuple(np.zeros(len(output), dtype=np.bool_) for output in outputs)
+    for number, chunk in enumerate(demand.chunks):
+        wanted = _promised(demand, inputs, number)
+        for rank, offset in chunk.wants:
+            _slice(demand, outputs[rank], offset, chunk.size_bytes)[...] = wanted
+            _slice(demand, asked[rank], offset, chunk.size_bytes)[...] = True
+    return tuple(zip(outputs, asked, strict=True))
+
+
+def _promised(demand: DataDemand, inputs: Sequence[Array], number: int) -> Array:
+    """Elements of a chunk, or the sum of its terms."""
+    chunk = demand.chunks[number]
+    first, *others = (
+        _slice(demand, inputs[term[0].rank], term[0].offset_bytes, chunk.size_bytes) for term in chunk.terms
+    )
+    for other in others:
+        first = combine(Operator.SUM, DataType(demand.dtype), first, other)
+    return first

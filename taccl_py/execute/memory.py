@@ -17,8 +17,8 @@ _NAMES = {Buffer.INPUT: "input", Buffer.OUTPUT: "output", Buffer.SCRATCH: "scrat
 def lengths_of(plan: ExecutablePlan, rank: int, *, in_place: bool) -> dict[Buffer, int]:
     """Chunks of the buffers that a rank has."""
     lengths = {
-        Buffer.INPUT: plan.input_chunks,
-        Buffer.OUTPUT: plan.output_chunks,
+        Buffer.INPUT: plan.ranks[rank].input_chunks,
+        Buffer.OUTPUT: plan.ranks[rank].output_chunks,
         Buffer.SCRATCH: plan.ranks[rank].scratch_chunks,
     }
     return {buffer: lengths[buffer] for buffer in Buffer if plan.has_buffer(buffer, rank, in_place=in_place)}

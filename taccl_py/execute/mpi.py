@@ -20,14 +20,13 @@ import numpy as np
 
 from taccl_py.errors import InputError, InvalidArtifact, PackageMissing, TacclError, Violation
 from taccl_py.execute.arithmetic import Array, NumpyCells, storage_type
-from taccl_py.execute.compare import ResultCheck, compare_rank, total
+from taccl_py.execute.compare import ResultCheck, total
 from taccl_py.execute.demand import RunnableDemand
 from taccl_py.execute.demand_processes import DemandMail, MpiMail
 from taccl_py.execute.engine import ExecutedBlock, MessageQueue, ThreadblockEngine, Transport, count_messages
 from taccl_py.execute.memory import RankMemory
 from taccl_py.execute.plan import DataType, ExecutablePlan, SizeCut, cut_size
-from taccl_py.execute.promise import ExpectedOutputs, make_task
-from taccl_py.execute.runs import Call, CallOutcome, Conditions, Measured, fill, make_outcome
+from taccl_py.execute.runs import Call, CallOutcome, Conditions, Measured, collective_data, make_outcome
 from taccl_py.execute.trouble import BlockedThreadblock, Trouble, explain_deadlock, explain_left_over
 
 T = TypeVar("T")
@@ -295,15 +294,12 @@ class MpiSession:
             is needed then.
         """
         cut = cut_size(plan, call.size_bytes, call.data_type, conditions.runtime)
-        task = make_task(plan, cut.chunk_elements, call.data_type, call.operator, conditions.seed)
-        promises, memory = (
-            ExpectedOutputs(task),
-            RankMemory(plan, cut, NumpyCells(call.data_type), self.rank, in_place=call.in_place),
-        )
+        data = collective_data(plan, cut, call, conditions.seed)
+        memory = RankMemory(plan, cut, NumpyCells(call.data_type), self.rank, in_place=call.in_place)
         credit = _plan_credit(plan, cut, conditions.runtime.fifo_slots[plan.protocol])
         seconds, found = 0.0, []
         for _ in range(conditions.repeats):
-            fill(plan, task, memory, self.rank)
+            data.fill(memory, self.rank)
             messages = _Messages(self._mpi, self._data, credit, call.data_type)
             engine = ThreadblockEngine(
                 plan, cut, {self.rank: memory}, messages, call.operator, NumpyCells(call.data_type)
@@ -311,7 +307,7 @@ class MpiSession:
             self._barrier(plan.name, conditions.timeout_seconds)
             report = self._run_once(engine, messages, conditions.timeout_seconds)
             if report.good:
-                comparison = compare_rank(plan, promises, memory, self.rank, in_place=call.in_place)
+                comparison = data.check(memory, self.rank)
                 report = _with_comparison(report, comparison)
             reports = self._settle(plan.name, report, conditions.timeout_seconds)
             seconds += max(one.seconds for one in reports)

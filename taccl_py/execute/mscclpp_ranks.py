@@ -14,14 +14,13 @@ from taccl_py.collective import Buffer
 from taccl_py.errors import InputError, InvalidArtifact, PackageMissing, Violation
 from taccl_py.execute import taccl_plans
 from taccl_py.execute.arithmetic import CellArithmetic
-from taccl_py.execute.compare import compare_rank, total
+from taccl_py.execute.compare import total
 from taccl_py.execute.memory import RankMemory
 from taccl_py.execute.mpi import MpiSession
 from taccl_py.execute.one_sided import OneSidedPlan
 from taccl_py.execute.one_sided_local import cut_aligned, require_sum
 from taccl_py.execute.plan import DataType, ExecutablePlan
-from taccl_py.execute.promise import ExpectedOutputs, make_task
-from taccl_py.execute.runs import Call, CallOutcome, Conditions, Measured, fill, make_outcome
+from taccl_py.execute.runs import Call, CallOutcome, Conditions, Measured, collective_data, make_outcome
 from taccl_py.execute.torch_cells import TorchCells, load_torch, measure_on_gpu
 from taccl_py.jsonio import parse_json, read_text
 from taccl_py.runtimes import MSCCLPP
@@ -146,8 +145,8 @@ class MscclppSession(MpiSession):
                 field="--datatype",
             )
         cut, cells = cut_aligned(plan, call), self._device.cells(call.data_type)
-        task = make_task(plan, cut.chunk_elements, call.data_type, call.operator, conditions.seed)
-        promises, memory = ExpectedOutputs(task), RankMemory(plan, cut, cells, self.rank, in_place=call.in_place)
+        data = collective_data(plan, cut, call, conditions.seed)
+        memory = RankMemory(plan, cut, cells, self.rank, in_place=call.in_place)
         # A rank without such a buffer still has to name one.
         given = memory.whole(Buffer.INPUT, cells.empty(plan.input_chunks, cut.chunk_elements))
         wanted = memory.whole(Buffer.OUTPUT, cells.empty(plan.output_chunks, cut.chunk_elements))
@@ -163,10 +162,10 @@ class MscclppSession(MpiSession):
 
         seconds, found = 0.0, []
         for _ in range(conditions.repeats):
-            fill(plan, task, memory, self.rank)
+            data.fill(memory, self.rank)
             self._control.barrier()
             own = self._measure(plan, launch, conditions.timeout_seconds)
-            comparison = compare_rank(plan, promises, memory, self.rank, in_place=call.in_place)
+            comparison = data.check(memory, self.rank)
             gathered = self._control.allgather((own, comparison))
             seconds += max(each[0] for each in gathered)
             found += [each[1] for each in gathered]

@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from taccl_py.collective import ROOTED, Address, Buffer, Kind, parse_kind
+from taccl_py.demand import DataDemand
 from taccl_py.errors import InputError
-from taccl_py.execute.plan import ExecutablePlan, ExecutableRank
+from taccl_py.execute.plan import ExecutablePlan, ExecutableRank, buffer_chunks, demand_chunks
 from taccl_py.jsonio import Fields, parse_json
+from taccl_py.runtimes import CUSTOM
 
 _BUFFERS = tuple(map(str, Buffer))
 _TYPES = ("memory", "port", "switch")
@@ -177,7 +179,9 @@ def is_one_sided(text: str, path: str) -> bool:
     return isinstance(value, dict) and "gpus" in value and "format" not in value
 
 
-def read_one_sided(text: str, path: str, *, root: int | None = None) -> OneSidedPlan:
+def read_one_sided(
+    text: str, path: str, *, root: int | None = None, demand: DataDemand | None = None
+) -> OneSidedPlan:  # fmt: skip
     """Read an execution plan.
 
     Parameters
@@ -186,6 +190,8 @@ def read_one_sided(text: str, path: str, *, root: int | None = None) -> OneSided
         The file.
     root
         Root of a rooted collective, where the plan does not tell.
+    demand
+        The demand of a plan that is for one.
 
     Raises
     ------
@@ -193,7 +199,7 @@ def read_one_sided(text: str, path: str, *, root: int | None = None) -> OneSided
         If it is no plan, names what does not exist, or has operations that are not known here.
     """
     fields = Fields(parse_json(text, path), path)
-    kind = fields.build("collective", lambda: parse_kind(fields.text("collective")))
+    kind = _read_kind(fields, demand)
     protocol = fields.choice("protocol", ("Simple", "LL"))
     halves = 2 if fields.boolean("use_double_scratch_buffer", False) else 1
     copies = halves * (2 if protocol == "LL" else 1)
@@ -201,27 +207,28 @@ def read_one_sided(text: str, path: str, *, root: int | None = None) -> OneSided
     if len(gpus) < 2:
         fields.fail("gpus", f"has {len(gpus)} ranks, at least 2 are needed")
     readers = [_GpuReader(gpu, rank, len(gpus)) for rank, gpu in enumerate(gpus)]
-    given, wanted = gpus[0].integer("input_chunks", least=1), gpus[0].integer("output_chunks", least=1)
-    shard = wanted if kind in (Kind.REDUCESCATTER, Kind.SCATTER) else given
-    if kind is Kind.ALLTOALL:
-        shard //= len(gpus)
     blocks = tuple(block for reader in readers for block in reader.blocks())
-    if root and kind not in ROOTED:
+    if root and kind is not None and kind not in ROOTED:
         raise InputError(f"{kind} has no root; leave --root out", path=path, field="collective")
     found = _find_root(kind, blocks, len(gpus)) if root is None else root
     if found is None or not 0 <= found < len(gpus):
         raise InputError(f"does not tell which of {len(gpus)} ranks is the root of its {kind}; add --root", path=path)
+    lengths = _read_lengths(gpus, kind, demand)
+    shard = 0 if kind is None else _shard_of(kind, *lengths[0], len(gpus))
     in_place = fields.boolean("inplace")
-    plan = OneSidedPlan(
+    if demand is not None and in_place:
+        fields.fail("inplace", "is for calls in place, and a demand has buffers apart; write false")
+    return OneSidedPlan(
         name=path,
         kind=kind,
         root=found,
-        shard_chunks=max(shard, 1),
+        shard_chunks=shard,
         protocol=protocol,
         in_place=in_place,
         out_of_place=not in_place,
         ranks=tuple(
-            ExecutableRank(r, gpu.integer("scratch_chunks", least=0) * copies, ()) for r, gpu in enumerate(gpus)
+            ExecutableRank(r, *lengths[r], gpu.integer("scratch_chunks", least=0) * copies, ())
+            for r, gpu in enumerate(gpus)
         ),
         alignment_bytes=fields.integer("buffer_alignment", 16, least=1),
         semaphores=tuple(
@@ -231,16 +238,52 @@ def read_one_sided(text: str, path: str, *, root: int | None = None) -> OneSided
         halves=halves,
         shares_scratch=fields.boolean("reuse_resources", False),
     )
-    if (plan.input_chunks, plan.output_chunks) != (given, wanted):
-        raise InputError(
-            f"{given} and {wanted} chunks do not belong to {kind} over {len(gpus)} ranks; correct them",
-            path=path,
-            field="gpus.0.input_chunks",
-        )
-    return plan
 
 
-def _find_root(kind: Kind, blocks: tuple[OneSidedBlock, ...], num_ranks: int) -> int | None:
+def _read_kind(fields: Fields, demand: DataDemand | None) -> Kind | None:
+    """Collective of a plan; None if it is for a demand."""
+    word = fields.text("collective")
+    if demand is None and word == CUSTOM:
+        fields.fail("collective", "is custom, which does not say what it does; add --demand")
+    if demand is not None and word != CUSTOM:
+        fields.fail("collective", f"found {word!r}, and plans for demands have {CUSTOM!r}; leave --demand out")
+    kind: Kind | None = None if word == CUSTOM else fields.build("collective", lambda: parse_kind(word))
+    return kind
+
+
+def _read_lengths(gpus: list[Fields], kind: Kind | None, demand: DataDemand | None) -> list[tuple[int, int]]:
+    """Lengths of every rank's input and output, which for a collective are those of the first one."""
+    if demand is None:
+        given, wanted = gpus[0].integer("input_chunks", least=1), gpus[0].integer("output_chunks", least=1)
+        if kind is not None and (given, wanted) != buffer_chunks(
+            kind, _shard_of(kind, given, wanted, len(gpus)), len(gpus)
+        ):
+            gpus[0].fail(
+                "input_chunks",
+                f"{given} and {wanted} chunks do not belong to {kind} over {len(gpus)} ranks; correct them",
+            )
+        return [(given, wanted)] * len(gpus)
+    counted = [tuple(gpu.integer(key, least=1) for key in ("input_chunks", "output_chunks")) for gpu in gpus]
+    lengths: list[tuple[int, int]] = gpus[0].build(
+        "input_chunks", lambda: demand_chunks(demand, len(gpus), max(map(max, counted)))
+    )
+    for gpu, found, length in zip(gpus, counted, lengths, strict=True):
+        for key, number, chunks in zip(("input_chunks", "output_chunks"), found, length, strict=True):
+            if number != max(1, chunks):  # what does not exist counts as one chunk, and nobody touches it
+                gpu.fail(
+                    key,
+                    f"found {number}, and the demand makes that {max(1, chunks)}; give the one that it was made for",
+                )
+    return lengths
+
+
+def _shard_of(kind: Kind, given: int, wanted: int, num_ranks: int) -> int:
+    """Chunks of one rank's shard, for a rank with such an input and output."""
+    shard = wanted if kind in (Kind.REDUCESCATTER, Kind.SCATTER) else given
+    return max(1, shard // num_ranks if kind is Kind.ALLTOALL else shard)
+
+
+def _find_root(kind: Kind | None, blocks: tuple[OneSidedBlock, ...], num_ranks: int) -> int | None:
     """Root of a rooted collective: the one rank into which nobody puts, or which puts into nobody's memory."""
     if kind not in ROOTED:
         return 0

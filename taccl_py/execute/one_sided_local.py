@@ -16,13 +16,22 @@ from typing import Any
 
 from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.execute.arithmetic import NumpyCells
-from taccl_py.execute.compare import ResultCheck, compare_rank, total
+from taccl_py.execute.compare import ResultCheck, total
+from taccl_py.execute.data import CallData
 from taccl_py.execute.memory import RankMemory
 from taccl_py.execute.one_sided import Channel, OneSidedBlock, OneSidedOperation, OneSidedPlan
 from taccl_py.execute.one_sided_memory import ElementTransfer, OperationPass, PlanMemories
 from taccl_py.execute.plan import ExecutablePlan, Operator, SizeCut
-from taccl_py.execute.promise import ExpectedOutputs, make_task
-from taccl_py.execute.runs import Call, CallOutcome, Conditions, Measured, fill, make_outcome, require_memory, run_local
+from taccl_py.execute.runs import (
+    Call,
+    CallOutcome,
+    Conditions,
+    Measured,
+    collective_data,
+    make_outcome,
+    require_memory,
+    run_local,
+)
 from taccl_py.execute.trouble import Trouble
 
 _PACES = (0.02, 0.3, 0.6, 1.0)
@@ -48,11 +57,23 @@ def run_one_sided(plan: OneSidedPlan, call: Call, conditions: Conditions) -> Cal
     require_sum(plan, call)
     cut = cut_aligned(plan, call)
     require_memory(plan, cut, call)
-    state = _OneSidedState(plan, call, cut, conditions)
+    calls = [collective_data(plan, cut, call, conditions.seed + number) for number in range(conditions.repeats)]
+    return make_outcome(plan, call, cut, measure_one_sided(plan, cut, calls, conditions))
+
+
+def measure_one_sided(plan: OneSidedPlan, cut: SizeCut, calls: Sequence[CallData], conditions: Conditions) -> Measured:
+    """Make calls with these data with all ranks in this process; see `run_one_sided`.
+
+    Raises
+    ------
+    InvalidArtifact
+        If the plan comes to a stop or does what cannot be done.
+    """
+    state = _OneSidedState(plan, cut, calls, conditions)
     start = time.perf_counter()
     found = state.run()
     seconds = time.perf_counter() - start - state.aside_seconds
-    return make_outcome(plan, call, cut, Measured(1e6 * seconds / conditions.repeats, total(found)))
+    return Measured(1e6 * seconds / len(calls), total(found))
 
 
 def require_sum(plan: OneSidedPlan, call: Call) -> None:
@@ -138,19 +159,13 @@ class _ThreadblockState:
 class _OneSidedState:
     """Memories, signals and semaphores of all ranks."""
 
-    def __init__(self, plan: OneSidedPlan, call: Call, cut: SizeCut, conditions: Conditions) -> None:
+    def __init__(self, plan: OneSidedPlan, cut: SizeCut, calls: Sequence[CallData], conditions: Conditions) -> None:
         self._plan = plan
-        self._call = call
-        cells = NumpyCells(call.data_type)
-        self._memories = [RankMemory(plan, cut, cells, r, in_place=call.in_place) for r in range(plan.num_ranks)]
-        self._moving = PlanMemories(plan, cut, self._memories, cells, in_place=call.in_place)
+        self._calls = calls
+        cells, in_place = NumpyCells(calls[0].data_type), calls[0].in_place
+        self._memories = [RankMemory(plan, cut, cells, r, in_place=in_place) for r in range(plan.num_ranks)]
+        self._moving = PlanMemories(plan, cut, self._memories, cells, in_place=in_place)
         self._order = random.Random(conditions.seed) if conditions.shuffled else None
-        self._promises = [
-            ExpectedOutputs(
-                make_task(plan, cut.chunk_elements, call.data_type, call.operator, conditions.seed + number)
-            )
-            for number in range(conditions.repeats)
-        ]
         self._signals: dict[Channel, int] = {}
         self._requests: dict[Channel, deque[_ProxyTask]] = {}
         self._semaphores = {
@@ -197,7 +212,7 @@ class _OneSidedState:
     def _begin(self, rank: int, call: int) -> None:
         """Begin a call: there is a new input, and nothing in the output."""
         start = time.perf_counter()
-        fill(self._plan, self._promises[call - 1].task, self._memories[rank], rank, scratch=call == 1)
+        self._calls[call - 1].fill(self._memories[rank], rank, scratch=call == 1)
         self.aside_seconds += time.perf_counter() - start
         own = [worker for worker in self._workers if worker.block.rank == rank]
         for worker in own:
@@ -209,12 +224,9 @@ class _OneSidedState:
     def _end(self, rank: int, call: int) -> None:
         """Compare what a rank has when it leaves a call, and begin the next one."""
         start = time.perf_counter()
-        promises = self._promises[call - 1]
-        self._results.append(
-            compare_rank(self._plan, promises, self._memories[rank], rank, in_place=self._call.in_place)
-        )
+        self._results.append(self._calls[call - 1].check(self._memories[rank], rank))
         self.aside_seconds += time.perf_counter() - start
-        if call < len(self._promises):
+        if call < len(self._calls):
             self._coming.append(_NextCall(rank, call + 1))
 
     def _take_turns(self, active: list[_ThreadblockState]) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from taccl_py.collective import COMBINING, ROOTED, Address, Buffer, Kind
+from taccl_py.demand import DataDemand
 from taccl_py.errors import InputError
 from taccl_py.runtimes import CUSTOM, MAX_COUNT, Runtime
 
@@ -130,9 +131,11 @@ class Threadblock:
 
 @dataclass(frozen=True, slots=True)
 class ExecutableRank:
-    """Threadblocks of one rank, by id, and its scratch in chunks."""
+    """Threadblocks of one rank, by id, and the lengths of its buffers in chunks."""
 
     rank: int
+    input_chunks: int
+    output_chunks: int
     scratch_chunks: int
     threadblocks: tuple[Threadblock, ...]
 
@@ -146,11 +149,11 @@ class ExecutablePlan:
     name
         Name in errors.
     kind
-        Collective.
+        Collective; None for a demand, whose ranks have buffers of lengths of their own.
     root
         Root of a rooted collective, else 0.
     shard_chunks
-        Chunks of one rank's shard; of the whole buffer for AllReduce, Broadcast and Reduce.
+        Chunks of one rank's shard; of the whole buffer for AllReduce, Broadcast and Reduce; 0 for a demand.
     protocol
         As written.
     in_place, out_of_place
@@ -160,7 +163,7 @@ class ExecutablePlan:
     """
 
     name: str
-    kind: Kind
+    kind: Kind | None
     root: int
     shard_chunks: int
     protocol: str
@@ -174,30 +177,37 @@ class ExecutablePlan:
         return len(self.ranks)
 
     @property
+    def collective(self) -> Kind:
+        """The collective.
+
+        Raises
+        ------
+        ValueError
+            If the file is for a demand.
+        """
+        if self.kind is None:
+            raise ValueError(f"{self.name} is for a demand")
+        return self.kind
+
+    @property
     def reduces(self) -> bool:
-        """True if contributions are combined."""
+        """True if it is a collective that combines contributions."""
         return self.kind in COMBINING
 
     @property
-    def _whole(self) -> int:
-        """Chunks of all shards."""
-        shared = self.kind in (Kind.ALLREDUCE, Kind.BROADCAST, Kind.REDUCE)
-        return self.shard_chunks * (1 if shared else self.num_ranks)
-
-    @property
     def input_chunks(self) -> int:
-        """Length of a rank's input."""
-        return self.shard_chunks if self.kind in (Kind.ALLGATHER, Kind.GATHER) else self._whole
+        """Length of the longest input; those of a collective are equal."""
+        return max(rank.input_chunks for rank in self.ranks)
 
     @property
     def output_chunks(self) -> int:
-        """Length of a rank's output."""
-        return self.shard_chunks if self.kind in (Kind.REDUCESCATTER, Kind.SCATTER) else self._whole
+        """Length of the longest output; those of a collective are equal."""
+        return max(rank.output_chunks for rank in self.ranks)
 
     @property
     def chunks_per_size(self) -> int:
-        """Chunks that a size as nccl-tests counts it is spread over."""
-        return self._whole
+        """Chunks that a size of the collective, as nccl-tests counts it, is spread over."""
+        return _whole(self.collective, self.shard_chunks, self.num_ranks)
 
     def has_buffer(self, buffer: Buffer, rank: int, *, in_place: bool) -> bool:
         """True if a rank's buffer exists; where it does not, the caller may pass NULL."""
@@ -240,6 +250,11 @@ def cut_size(plan: ExecutablePlan, size_bytes: int, data_type: DataType, runtime
     As the kernels do: a message holds what the protocol's payload holds, and a chunk that is larger goes in slices.
     """
     elements = max(1, size_bytes // (data_type.size_bytes * plan.chunks_per_size))
+    return cut_chunks(plan, elements, data_type, runtime)
+
+
+def cut_chunks(plan: ExecutablePlan, elements: int, data_type: DataType, runtime: Runtime) -> SizeCut:
+    """Cut for chunks of so many elements."""
     payload = runtime.payload_bytes[plan.protocol]
     together = min(MAX_COUNT, max(1, payload // (elements * data_type.size_bytes)))
     return SizeCut(elements, min(elements, payload // data_type.size_bytes), together)
@@ -261,6 +276,50 @@ def shard_of(kind: Kind, num_ranks: int, chunks_per_loop: int, spelling: str) ->
             f"{chunks_per_loop} chunks cannot be shared out among {num_ranks} ranks; use a multiple of the ranks"
         )
     return chunks_per_loop // num_ranks
+
+
+def buffer_chunks(kind: Kind, shard_chunks: int, num_ranks: int) -> tuple[int, int]:
+    """Lengths of every rank's input and output."""
+    whole = _whole(kind, shard_chunks, num_ranks)
+    return (
+        shard_chunks if kind in (Kind.ALLGATHER, Kind.GATHER) else whole,
+        shard_chunks if kind in (Kind.REDUCESCATTER, Kind.SCATTER) else whole,
+    )
+
+
+def _whole(kind: Kind, shard_chunks: int, num_ranks: int) -> int:
+    """Chunks of all shards."""
+    shared = kind in (Kind.ALLREDUCE, Kind.BROADCAST, Kind.REDUCE)
+    return shard_chunks * (1 if shared else num_ranks)
+
+
+def demand_chunks(demand: DataDemand, num_ranks: int, longest_chunks: int) -> list[tuple[int, int]]:
+    """Lengths of every rank's input and output, for a file in which the longest buffer of all has so many chunks.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be for the demand.
+    """
+    if num_ranks != demand.num_ranks:
+        raise InputError(
+            f"is for {num_ranks} ranks, and the demand has {demand.num_ranks}; give the one that it was made for"
+        )
+    longest = max(*demand.input_bytes, *demand.output_bytes)
+    unit_bytes = longest // max(1, longest_chunks)
+    if longest_chunks < 1 or longest % longest_chunks or unit_bytes % demand.element_bytes:
+        raise InputError(
+            f"counts {longest_chunks} chunks in the longest buffer, and the demand's has {longest} bytes of {demand.dtype}, which that does not "
+            "divide into whole elements; give the demand that it was made for"
+        )
+    for name, lengths in (("input", demand.input_bytes), ("output", demand.output_bytes)):
+        for rank, length in enumerate(lengths):
+            if length % unit_bytes:
+                raise InputError(
+                    f"has chunks of {unit_bytes} bytes, and the {name} of rank {rank} has {length} in the demand; give the one that it was made for"
+                )
+    pairs = zip(demand.input_bytes, demand.output_bytes, strict=True)
+    return [(given // unit_bytes, wanted // unit_bytes) for given, wanted in pairs]
 
 
 def find_root(kind: Kind, ranks: Sequence[ExecutableRank]) -> int | None:

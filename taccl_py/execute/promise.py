@@ -54,7 +54,7 @@ def make_task(
 ) -> CallTask:
     """Task of a plan with chunks of so many elements."""
     return CallTask(
-        kind=plan.kind,
+        kind=plan.collective,
         num_ranks=plan.num_ranks,
         root=plan.root,
         input_elements=plan.input_chunks * chunk_elements,

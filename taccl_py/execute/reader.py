@@ -6,12 +6,13 @@ Elements and attributes that say nothing about what is executed are passed over,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, TypeVar
 from xml.parsers import expat
 
 from taccl_py.collective import ROOTED, Address, Buffer, Kind, parse_kind
+from taccl_py.demand import DataDemand
 from taccl_py.errors import InputError
 from taccl_py.execute.plan import (
     ACTIONS,
@@ -20,6 +21,8 @@ from taccl_py.execute.plan import (
     ExecutableRank,
     Step,
     Threadblock,
+    buffer_chunks,
+    demand_chunks,
     find_root,
     shard_of,
 )
@@ -42,7 +45,9 @@ class _Node:
     inside: list[_Node] = field(default_factory=list)
 
 
-def read_plan(text: str, name: str, *, kind: Kind | None = None, root: int | None = None) -> ExecutablePlan:
+def read_plan(
+    text: str, name: str, *, kind: Kind | None = None, root: int | None = None, demand: DataDemand | None = None
+) -> ExecutablePlan:
     """Plan of an algorithm file.
 
     Parameters
@@ -55,6 +60,8 @@ def read_plan(text: str, name: str, *, kind: Kind | None = None, root: int | Non
         The collective of a file that is for a custom one; compared otherwise.
     root
         Root of a rooted collective; None: the rank that receives nothing, or sends nothing.
+    demand
+        The demand of a file that is for one.
 
     Raises
     ------
@@ -62,7 +69,8 @@ def read_plan(text: str, name: str, *, kind: Kind | None = None, root: int | Non
         If something is missing or impossible, naming line, element and attribute.
     """
     algo = _read_nodes(text, name)
-    return _PlanReader(name).plan(algo, kind, root)
+    reader = _PlanReader(name)
+    return reader.plan(algo, kind, root) if demand is None else reader.demand_plan(algo, demand)
 
 
 def _read_nodes(text: str, name: str) -> _Node:
@@ -106,12 +114,13 @@ class _PlanReader:
     def plan(self, algo: _Node, kind: Kind | None, root: int | None) -> ExecutablePlan:
         """Plan of an algo element."""
         num_ranks = self._number(algo, "ngpus", least=2, most=MAX_RANKS)
-        ranks = tuple(self._rank(node, num_ranks) for node in self._in_order(algo, num_ranks))
+        nodes = self._in_order(algo, num_ranks)
         kind = self._kind(algo, kind)
         chunks = self._number(algo, "nchunksperloop", least=1)
         spelling = algo.values.get("coll", "")
         shard = self._build(algo, "nchunksperloop", lambda: shard_of(kind, num_ranks, chunks, spelling))
-        in_place = self._number(algo, "inplace", default=0) != 0
+        ranks = self._ranks(nodes, [buffer_chunks(kind, shard, num_ranks)] * num_ranks)
+        in_place, out_of_place = self._placements(algo)
         return ExecutablePlan(
             name=self._name,
             kind=kind,
@@ -119,15 +128,46 @@ class _PlanReader:
             shard_chunks=shard,
             protocol=self._word(algo, "proto", _PROTOCOLS),
             in_place=in_place,
-            out_of_place=self._number(algo, "outofplace", default=int(not in_place)) != 0,
+            out_of_place=out_of_place,
             ranks=ranks,
         )
+
+    def demand_plan(self, algo: _Node, demand: DataDemand) -> ExecutablePlan:
+        """Plan of an algo element for a demand: steps count all buffers alike, and have to stay inside the true ones."""
+        num_ranks = self._number(algo, "ngpus", least=2, most=MAX_RANKS)
+        nodes = self._in_order(algo, num_ranks)
+        spelling = self._text(algo, "coll")
+        if spelling != CUSTOM:
+            self._fail(algo, "coll", f"found {spelling!r}, and files for demands have {CUSTOM!r}; leave --demand out")
+        chunks = self._number(algo, "nchunksperloop", least=1)
+        lengths = self._build(algo, "nchunksperloop", lambda: demand_chunks(demand, num_ranks, chunks))
+        in_place, out_of_place = self._placements(algo)
+        if not out_of_place:
+            self._fail(algo, "inplace", 'is for calls in place, and a demand has buffers apart; write inplace="0"')
+        return ExecutablePlan(
+            name=self._name,
+            kind=None,
+            root=0,
+            shard_chunks=0,
+            protocol=self._word(algo, "proto", _PROTOCOLS),
+            in_place=in_place,
+            out_of_place=out_of_place,
+            ranks=self._ranks(nodes, lengths),
+        )
+
+    def _placements(self, algo: _Node) -> tuple[bool, bool]:
+        """True twice if it is for calls in place, and for others."""
+        in_place = self._number(algo, "inplace", default=0) != 0
+        return in_place, self._number(algo, "outofplace", default=int(not in_place)) != 0
+
+    def _ranks(self, nodes: Sequence[_Node], lengths: Sequence[tuple[int, int]]) -> tuple[ExecutableRank, ...]:
+        return tuple(self._rank(node, len(lengths), given) for node, given in zip(nodes, lengths, strict=True))
 
     def _kind(self, algo: _Node, asked: Kind | None) -> Kind:
         spelling = self._text(algo, "coll")
         if spelling == CUSTOM:
             if asked is None:
-                self._fail(algo, "coll", "is custom, which does not say what it does; add --collective")
+                self._fail(algo, "coll", "is custom, which does not say what it does; add --demand or --collective")
             return asked
         found = self._build(algo, "coll", lambda: parse_kind(spelling))
         if asked is not None and asked is not found:
@@ -144,10 +184,12 @@ class _PlanReader:
             self._fail(algo, "ngpus", f"root {found} does not exist, ranks are 0..{len(ranks) - 1}; correct --root")
         return found
 
-    def _rank(self, node: _Node, num_ranks: int) -> ExecutableRank:
+    def _rank(self, node: _Node, num_ranks: int, lengths: tuple[int, int]) -> ExecutableRank:
         blocks = self._in_order(node, len(node.inside))
         return ExecutableRank(
             rank=self._number(node, "id"),
+            input_chunks=lengths[0],
+            output_chunks=lengths[1],
             scratch_chunks=self._number(node, "s_chunks", least=0, most=1 << 24),
             threadblocks=tuple(self._threadblock(block, num_ranks) for block in blocks),
         )

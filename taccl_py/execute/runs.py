@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taccl_py.collective import Collective
 from taccl_py.errors import InputError
 from taccl_py.execute.arithmetic import NumpyCells
-from taccl_py.execute.compare import ResultCheck, WrongElement, compare_rank, total
+from taccl_py.execute.compare import ResultCheck, WrongElement, total
+from taccl_py.execute.data import CallData, CollectiveData
 from taccl_py.execute.engine import ThreadblockEngine
 from taccl_py.execute.local import LocalQueues, run_all
-from taccl_py.execute.memory import RankMemory, starts_with_input
+from taccl_py.execute.memory import RankMemory
 from taccl_py.execute.plan import DataType, ExecutablePlan, Operator, SizeCut, cut_size
-from taccl_py.execute.promise import CallTask, ExpectedOutputs, draw_input, make_task
+from taccl_py.execute.promise import make_task
 from taccl_py.runtimes import Runtime
 from taccl_py.units import algbw_gbps, format_size
 
@@ -113,32 +115,38 @@ def run_local(plan: ExecutablePlan, call: Call, conditions: Conditions) -> CallO
     """
     cut = cut_size(plan, call.size_bytes, call.data_type, conditions.runtime)
     require_memory(plan, cut, call)
-    task = make_task(plan, cut.chunk_elements, call.data_type, call.operator, conditions.seed)
-    memories = {
-        rank: RankMemory(plan, cut, NumpyCells(call.data_type), rank, in_place=call.in_place)
-        for rank in range(plan.num_ranks)
-    }
-    promises = ExpectedOutputs(task)
+    data = collective_data(plan, cut, call, conditions.seed)
+    return make_outcome(plan, call, cut, measure_local(plan, cut, [data] * conditions.repeats, conditions))
+
+
+def measure_local(plan: ExecutablePlan, cut: SizeCut, calls: Sequence[CallData], conditions: Conditions) -> Measured:
+    """Make calls with these data, one after the other, with all ranks in this process.
+
+    Raises
+    ------
+    InvalidArtifact
+        If the program comes to a stop or does what cannot be done.
+    """
+    cells = NumpyCells(calls[0].data_type)
+    memories = {rank: RankMemory(plan, cut, cells, rank, in_place=calls[0].in_place) for rank in range(plan.num_ranks)}
     order = random.Random(conditions.seed) if conditions.shuffled else None
     seconds, found = 0.0, []
-    for _ in range(conditions.repeats):
+    for data in calls:
         for rank, memory in memories.items():
-            fill(plan, task, memory, rank)
+            data.fill(memory, rank)
         queues = LocalQueues(conditions.runtime.fifo_slots[plan.protocol])
-        engine = ThreadblockEngine(plan, cut, memories, queues, call.operator, NumpyCells(call.data_type))
+        engine = ThreadblockEngine(plan, cut, memories, queues, data.operator, cells)
         start = time.perf_counter()
         run_all(engine, queues, plan, order)
         seconds += time.perf_counter() - start
-        found += [compare_rank(plan, promises, memory, r, in_place=call.in_place) for r, memory in memories.items()]
-    return make_outcome(plan, call, cut, Measured(1e6 * seconds / conditions.repeats, total(found)))
+        found += [data.check(memory, rank) for rank, memory in memories.items()]
+    return Measured(1e6 * seconds / len(calls), total(found))
 
 
-def fill(plan: ExecutablePlan, task: CallTask, memory: RankMemory, rank: int, *, scratch: bool = True) -> None:
-    """Give a rank its input, if it has one, and nothing else, but for what is in scratch if that is not to be cleared."""
-    if starts_with_input(plan, rank):
-        memory.fill(draw_input(task, rank), scratch=scratch)
-    else:
-        memory.clear(scratch=scratch)
+def collective_data(plan: ExecutablePlan, cut: SizeCut, call: Call, seed: int) -> CollectiveData:
+    """Data of a call."""
+    task = make_task(plan, cut.chunk_elements, call.data_type, call.operator, seed)
+    return CollectiveData(plan, task, in_place=call.in_place)
 
 
 def make_outcome(plan: ExecutablePlan, call: Call, cut: SizeCut, measured: Measured) -> CallOutcome:
@@ -151,7 +159,7 @@ def make_outcome(plan: ExecutablePlan, call: Call, cut: SizeCut, measured: Measu
         count=cut.chunk_elements * plan.shard_chunks,
         time_us=measured.time_us,
         algbw_gbps=algbw,
-        busbw_gbps=algbw * Collective(plan.kind, plan.num_ranks).busbw_factor,
+        busbw_gbps=algbw * Collective(plan.collective, plan.num_ranks).busbw_factor,
         num_wrong=measured.comparison.num_wrong,
         first_wrong=measured.comparison.first,
     )

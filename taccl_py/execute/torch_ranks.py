@@ -13,15 +13,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 from taccl_py.errors import InputError, InvalidArtifact, TacclError, Violation
-from taccl_py.execute.compare import compare_rank, total
+from taccl_py.execute.compare import total
 from taccl_py.execute.demand import RunnableDemand
 from taccl_py.execute.demand_processes import DemandMail, TorchMail
 from taccl_py.execute.engine import ThreadblockEngine
 from taccl_py.execute.memory import RankMemory
 from taccl_py.execute.plan import Backend, ExecutablePlan, cut_size
-from taccl_py.execute.promise import ExpectedOutputs, make_task
 from taccl_py.execute.rounds import Mailbox, Round, find_rounds
-from taccl_py.execute.runs import Call, CallOutcome, Conditions, Measured, fill, make_outcome
+from taccl_py.execute.runs import Call, CallOutcome, Conditions, Measured, collective_data, make_outcome
 from taccl_py.execute.torch_cells import TorchCells, load_torch
 from taccl_py.execute.torch_wire import GlooWire, MessageWire, NcclWire, choose_backend, let_share, take_seat
 
@@ -160,21 +159,21 @@ class TorchSession:
         cut = cut_size(plan, call.size_bytes, call.data_type, conditions.runtime)
         slots = conditions.runtime.fifo_slots[plan.protocol]
         rounds = find_rounds(plan, cut, slots, in_place=call.in_place)
-        task = make_task(plan, cut.chunk_elements, call.data_type, call.operator, conditions.seed)
+        data = collective_data(plan, cut, call, conditions.seed)
         wire = self.open_wire()
         cells = wire.cells(call.data_type)
-        promises, memory = ExpectedOutputs(task), RankMemory(plan, cut, cells, self.rank, in_place=call.in_place)
+        memory = RankMemory(plan, cut, cells, self.rank, in_place=call.in_place)
         seconds, found = 0.0, []
         try:
             for _ in range(conditions.repeats):
-                fill(plan, task, memory, self.rank)
+                data.fill(memory, self.rank)
                 mailbox = Mailbox(slots)
                 engine = ThreadblockEngine(plan, cut, {self.rank: memory}, mailbox, call.operator, cells)
                 self._distributed.barrier()
                 own = wire.measure(
                     partial(self._run_rounds, wire, rounds, engine, mailbox, cells), conditions.timeout_seconds
                 )
-                comparison = compare_rank(plan, promises, memory, self.rank, in_place=call.in_place)
+                comparison = data.check(memory, self.rank)
                 gathered: list[Any] = [None] * self.num_ranks
                 self._distributed.all_gather_object(gathered, (own, comparison))
                 seconds += max(each[0] for each in gathered)

@@ -8,12 +8,9 @@ from taccl_py.report.tables import fact_table, plain_table
 from taccl_py.units import format_gap, format_rate, format_size, format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.table import Table
 
     from taccl_py.demand import DataDemand
-    from taccl_py.execute.demand import DemandRun, RunnableDemand
     from taccl_py.pipeline.demands import DemandAnswer
     from taccl_py.synthesis.bounds import Bound
     from taccl_py.synthesis.demands import KnownDemand
@@ -89,17 +86,17 @@ def demand_bound_table(result: dict[str, Any]) -> Table:
     return fact_table(_title(result), rows)
 
 
-def demand_run_record(file: str, runnable: RunnableDemand, runs: Sequence[DemandRun]) -> dict[str, Any]:
-    """Return the JSON object of runs on data; the time is the mean, in microseconds, of this machine."""
+def demand_run_record(file: str, demand: DataDemand, runs: int, time_us: float, num_wrong: int) -> dict[str, Any]:
+    """Return the JSON object of so many runs on data; the time is the mean, in microseconds, of this machine."""
     return {
         "file": file,
-        "demand": runnable.demand.name,
-        "num_ranks": runnable.demand.num_ranks,
-        "dtype": runnable.demand.dtype,
-        "total_bytes": runnable.demand.total_bytes,
-        "runs": len(runs),
-        "time_us": sum(run.time_us for run in runs) / len(runs),
-        "num_wrong": sum(run.num_wrong for run in runs),
+        "demand": demand.name,
+        "num_ranks": demand.num_ranks,
+        "dtype": demand.dtype,
+        "total_bytes": demand.total_bytes,
+        "runs": runs,
+        "time_us": time_us,
+        "num_wrong": num_wrong,
     }
 
 

@@ -30,7 +30,7 @@ def compile_program(plan: ExecutablePlan, *, in_place: bool) -> CompiledProgram:
     scratch = [_ScratchLayout(traced, rank) for rank in range(plan.num_ranks)]
     compiled = CompiledProgram(
         name=plan.name,
-        kind=plan.kind,
+        kind=plan.collective,
         root=plan.root,
         in_place=in_place,
         input_chunks=plan.input_chunks,

@@ -96,6 +96,55 @@ def test_programs_of_demands_are_shown_replayed_and_traced_with_their_demand(cap
     assert run_here(capsys, "simulate", out / file, "--topology", "full:2", "--demand", other).code == 4
 
 
+@pytest.mark.parametrize("file", ["plan.json", "algorithm.xml"])
+def test_programs_of_demands_run_on_data_with_their_demand(capsys, tmp_path, mine, file):
+    out = tmp_path / "out"
+    assert synth(capsys, "full:4", mine, "-o", out).code == 0
+    where = (out / file, "--demand", out / "demand.json")
+    done = run_here(capsys, "run", *where, "--shuffle", "--repeats", 3, "--seed", 5, "--json")
+    assert (done.code, done.json["runs"], done.json["num_wrong"], done.json["demand"]) == (0, 3, 0, "two pieces")
+    assert "two pieces" in run_here(capsys, "run", *where, "--with", "local").out
+    lacking = run_here(capsys, "run", out / file)
+    assert lacking.code == 2
+    assert "add --demand" in lacking.err
+    for option in (
+        ("--size", "1MB"),
+        ("--datatype", "int8"),
+        ("--placement", "in"),
+        ("--runtime", "rccl"),
+        ("--op", "max"),
+    ):
+        refused = run_here(capsys, "run", *where, *option)
+        assert refused.code == 2
+        assert f"{option[0]}: is for the eight collectives" in refused.err
+    refused = run_here(capsys, "run", out / "schedule.json", "--demand", mine)
+    assert refused.code == 2
+    assert "which carries it; leave --demand out" in refused.err
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps({**MINE, "ranks": 5}))
+    refused = run_here(capsys, "run", out / file, "--demand", other)
+    assert refused.code == 2
+    assert "is for 4 ranks, and the demand has 5" in refused.err
+
+
+def test_a_program_that_takes_the_wrong_place_has_wrong_elements(capsys, tmp_path):
+    asked, out = tmp_path / "asked.json", tmp_path / "out"
+    chunks = [
+        {"bytes": 64, "holds": {"0": 0}, "wants": {"1": 64}},
+        {"bytes": 64, "holds": {"0": 64}, "wants": {"1": 0}},
+    ]
+    asked.write_text(json.dumps({**MINE, "ranks": 2, "chunks": chunks}))
+    assert synth(capsys, "full:2", asked, "-o", out).code == 0
+    file = out / "algorithm.xml"
+    text = file.read_text()
+    right = 'srcbuf="s" srcoff="1" dstbuf="o" dstoff="0"'
+    assert text.count(right) == 1
+    file.write_text(text.replace(right, 'srcbuf="s" srcoff="0" dstbuf="o" dstoff="0"'))
+    done = run_here(capsys, "run", file, "--demand", asked, "--json")
+    assert (done.code, done.json["num_wrong"]) == (4, 16)
+    assert "16 elements are wrong; rank 1, chunk 0 of the output, offset 0: found" in done.err
+
+
 def test_a_program_of_a_demand_needs_the_demand_and_one_of_a_collective_has_none(capsys, tmp_path, mine):
     assert synth(capsys, "full:4", mine, "-o", tmp_path / "out").code == 0
     lacking = run_here(capsys, "show", tmp_path / "out" / "plan.json")

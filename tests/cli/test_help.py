@@ -152,6 +152,8 @@ def test_every_example_works(taccl, folder, path, monkeypatch, request):
     if path == ("replan",):
         words = ("--size", "1MiB", "--single-failures", "nic", "--only-schedule", "--effort", "quick", "-o", "failures")
         assert taccl("synth", "ndv4", "allreduce", "--nodes", 2, *words).code == 0
+    if path == ("run",):
+        assert taccl("synth", "full:8", "my.json", "--effort", "quick", "-o", "mine").code == 0
     if path == ("regress", "check"):
         assert taccl("regress", "accept", "suite.toml").code == 0
     for line in examples(path):

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from taccl_py.errors import InputError, InvalidArtifact, PackageMissing
-from taccl_py.execute import mpi, mscclpp_ranks
+from taccl_py.execute import mpi
 from taccl_py.execute.arithmetic import NumpyCells
 from taccl_py.execute.mscclpp_ranks import MscclppSession
 from taccl_py.execute.one_sided import read_one_sided
 from taccl_py.execute.plan import DataType, Operator
+from taccl_py.execute.promise import draw_input
 from taccl_py.execute.runs import Call, Conditions
 from taccl_py.runtimes import EXECUTOR
 from tests.execute import mscclpp_standin
@@ -107,9 +108,8 @@ def test_mscclpp_is_given_buffers_sizes_and_type(session):
 def test_what_comes_out_is_compared_on_all_ranks(session, monkeypatch):
     """The stand-in gives twice the own input, which is right if both ranks have the same."""
     assert run(session, "allreduce").num_wrong > 0
-    draw = mscclpp_ranks.fill.__globals__["draw_input"]
-    for name in ("taccl_py.execute.runs", "taccl_py.execute.promise", "taccl_py.execute.compare"):
-        monkeypatch.setattr(sys.modules[name], "draw_input", lambda task, _: draw(task, 0))
+    for name in ("taccl_py.execute.promise", "taccl_py.execute.data"):
+        monkeypatch.setattr(sys.modules[name], "draw_input", lambda task, _: draw_input(task, 0))
     assert run(session, "allreduce").num_wrong == 0
     assert run(session, "allgather").num_wrong > 0
 

@@ -4,13 +4,11 @@ import pytest
 
 from taccl_py.errors import InvalidArtifact
 from taccl_py.execute.arithmetic import NumpyCells
-from taccl_py.execute.compare import compare_rank
 from taccl_py.execute.engine import MessageQueue, ThreadblockEngine
 from taccl_py.execute.memory import RankMemory
 from taccl_py.execute.plan import DataType, Operator, cut_size
-from taccl_py.execute.promise import ExpectedOutputs, make_task
 from taccl_py.execute.rounds import Mailbox, Parcel, Round, find_rounds
-from taccl_py.execute.runs import fill
+from taccl_py.execute.runs import Call, collective_data
 from taccl_py.runtimes import EXECUTOR
 from tests.execute.running import placements, plan_of
 from tests.verify.msccl.files import RIGHT_FILES, pair_allreduce, ring_allgather, step
@@ -20,10 +18,10 @@ from tests.verify.msccl.test_broken_files import both_send_first
 class Rank:
     """One process: its own memory and its own ends of the connections."""
 
-    def __init__(self, plan, cut, slots, rank, in_place, task):
+    def __init__(self, plan, cut, slots, rank, in_place, data):
         cells = NumpyCells(DataType.INT32)
         self.memory = RankMemory(plan, cut, cells, rank, in_place=in_place)
-        fill(plan, task, self.memory, rank)
+        data.fill(self.memory, rank)
         self.mailbox = Mailbox(slots)
         self.engine = ThreadblockEngine(plan, cut, {rank: self.memory}, self.mailbox, Operator.SUM, cells)
         self.rank = rank
@@ -38,8 +36,8 @@ class Rank:
 def wrong_elements(plan, size, slots, in_place):
     """Run rank by rank, exchanging what the rounds say, and count wrong elements."""
     cut = cut_size(plan, size, DataType.INT32, EXECUTOR)
-    task = make_task(plan, cut.chunk_elements, DataType.INT32, Operator.SUM, 0)
-    ranks = [Rank(plan, cut, slots, rank, in_place, task) for rank in range(plan.num_ranks)]
+    data = collective_data(plan, cut, Call(size, DataType.INT32, Operator.SUM, in_place), 0)
+    ranks = [Rank(plan, cut, slots, rank, in_place, data) for rank in range(plan.num_ranks)]
     for one in find_rounds(plan, cut, slots, in_place=in_place):
         staged = [message for rank in ranks for message in rank.work()]
         assert [Parcel(connection, message.size) for _, connection, message in staged] == list(one.parcels)
@@ -50,8 +48,7 @@ def wrong_elements(plan, size, slots, in_place):
             for connection in one.freed:
                 rank.mailbox.free(connection)
     assert [rank.engine.blocks for rank in ranks] == [[]] * len(ranks)
-    promises = ExpectedOutputs(task)
-    return sum(compare_rank(plan, promises, rank.memory, rank.rank, in_place=in_place).num_wrong for rank in ranks)
+    return sum(data.check(rank.memory, rank.rank).num_wrong for rank in ranks)
 
 
 @pytest.mark.parametrize("chunk_bytes", [64, 100_000])

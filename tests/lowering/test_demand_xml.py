@@ -5,14 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl_py.errors import LoweringError
-from taccl_py.execute.demand import compare_outputs, draw_inputs
+from taccl_py.execute.compare import ResultCheck
+from taccl_py.execute.demand_programs import read_demand_program, run_demand_program
 from taccl_py.lowering.demand_xml import lower_demand_program
 from taccl_py.lowering.msccl_xml import emit_xml
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
 from taccl_py.synthesis.demands import solve_demand
 from taccl_py.verify.msccl import verify_program
 from tests.demand.cases import MIXED, QUICK, demand_of, demands, full, hosts, ring, scaled, switch
-from tests.lowering.on_data import ProgramOnData
 
 
 def program_of(demand, machine):
@@ -22,14 +22,13 @@ def program_of(demand, machine):
 @settings(max_examples=8, deadline=None)
 @given(demand=demands(8), machine=st.sampled_from([full, ring, switch]))
 def test_random_demands_are_lowered_to_xml_that_meets_them(demand, machine):
-    program = program_of(demand, machine(demand.num_ranks))
-    verdict = verify_program(emit_xml(program, LEGACY), LEGACY, demand=demand)
+    text = emit_xml(program_of(demand, machine(demand.num_ranks)), LEGACY)
+    verdict = verify_program(text, LEGACY, demand=demand)
     assert not verdict.violations
     assert not verdict.unsupported
     for seed in range(3):
-        inputs = draw_inputs(demand, seed)
-        outputs = ProgramOnData(program, demand, inputs, seed).run()
-        assert compare_outputs(demand, inputs, outputs, range(demand.num_ranks)) == (0, "")
+        program = read_demand_program(text, "algorithm.xml", demand)
+        assert run_demand_program(program, demand, seed=seed, shuffled=True).comparison == ResultCheck(0, None)
 
 
 def test_all_count_in_units_of_the_greatest_common_divisor():

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl_py.errors import LoweringError
-from taccl_py.execute.demand import compare_outputs, draw_inputs
+from taccl_py.execute.compare import ResultCheck
+from taccl_py.execute.demand_programs import read_demand_program, run_demand_program
 from taccl_py.lowering.mscclpp.demand import lower_demand_plan
 from taccl_py.synthesis.demands import solve_demand
 from taccl_py.verify.mscclpp import verify_plan
 from tests.demand.cases import MIXED, QUICK, demand_of, demands, full, hosts, ring, scaled, stragglar, switch
-from tests.lowering.mscclpp.on_data import PlanOnData
 
 
 def schedule_of(demand, machine):
@@ -28,9 +28,9 @@ def test_random_demands_are_lowered_to_plans_that_meet_them(demand, machine):
     assert not verdict.violations
     assert not verdict.unsupported
     for seed in range(3):
-        inputs = draw_inputs(demand, seed)
-        outputs = PlanOnData(json.loads(lowered.text), demand, inputs, seed).run()
-        assert compare_outputs(demand, inputs, outputs, range(demand.num_ranks)) == (0, "")
+        plan = read_demand_program(lowered.text, "plan.json", demand)
+        found = run_demand_program(plan, demand, repeats=2, seed=seed, shuffled=True)
+        assert found.comparison == ResultCheck(0, None)
 
 
 def test_a_send_is_one_put_of_all_its_units():
@@ -57,9 +57,8 @@ def test_a_plan_over_nodes_puts_by_proxies():
     )
     lowered = lower_demand_plan(schedule_of(demand, hosts(2)))
     assert '"port"' in lowered.text
-    inputs = draw_inputs(demand, 1)
-    outputs = PlanOnData(json.loads(lowered.text), demand, inputs).run()
-    assert compare_outputs(demand, inputs, outputs, range(demand.num_ranks)) == (0, "")
+    plan = read_demand_program(lowered.text, "plan.json", demand)
+    assert run_demand_program(plan, demand, seed=1).comparison == ResultCheck(0, None)
     assert not verify_plan(lowered.text, "plan.json", demand=demand).violations
 
 
