@@ -129,7 +129,7 @@ def _more(demand: Demand, whole: Topology) -> float:
     """Times as much as healthy lanes carry where an AllReduce leaves out what is lost: so large messages of the plan will be."""
     if demand.kind is not Kind.ALLREDUCE:
         return 1.0
-    left, before = _rates(demand.topology), _rates(whole)
+    left, before = lane_rates(demand.topology), lane_rates(whole)
     places = len(whole.node_ranks[0])
     kept = [
         min(left[ranks[place]] / before[ranks[place]] if before[ranks[place]] else 1.0 for ranks in whole.node_ranks)
@@ -138,7 +138,7 @@ def _more(demand: Demand, whole: Topology) -> float:
     return places / sum(kept) if sum(kept) else 1.0
 
 
-def _rates(topology: Topology) -> list[float]:
+def lane_rates(topology: Topology) -> list[float]:
     """Rate of the best link that leads out of each rank's node, or into it, whichever is less, in MB a microsecond."""
     out, into = [0.0] * topology.num_ranks, [0.0] * topology.num_ranks
     for index, link in enumerate(topology.links):

@@ -13,6 +13,8 @@ class Params:
     ----------
     completed_part
         Where one in so many pairs of places of two nodes is linked, all are taken to have been. Guess.
+    lanes_part
+        Part of the time in which a Broadcast is planned over whole lanes alone. Guess.
     whole_part
         Part of the time in which plans of the whole machine are sought. Guess.
     weighing_part
@@ -40,6 +42,7 @@ class Params:
     """
 
     completed_part: int = 2
+    lanes_part: float = 0.5
     whole_part: float = 0.6
     weighing_part: float = 0.4
     most_plans: int = 2

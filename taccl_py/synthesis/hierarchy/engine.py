@@ -16,7 +16,9 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound, relay_bound
 from taccl_py.synthesis.bounds.bound import best_of
 from taccl_py.synthesis.damage.exchange import balanced_exchanges
+from taccl_py.synthesis.damage.lanes import on_whole_lanes
 from taccl_py.synthesis.damage.mending import mended_schedules
+from taccl_py.synthesis.damage.params import PARAMS as DAMAGE
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.strategies import HierarchyStrategy, owner_strategies, strategies
@@ -49,6 +51,8 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     # Sizes that nodes that differ, or damage, asked for are the best already.
     uneven = _write_out(owner_strategies(demand), demand, bound, options.limits.within(deadline.left), events, ())
     uneven += balanced_exchanges(demand, options.limits.within(deadline.left))
+    there = options.limits.within(DAMAGE.lanes_part * deadline.left)
+    uneven += on_whole_lanes(demand, bound, there, events, written)
     uneven += mended_schedules(demand, bound, options.limits.within(deadline.left), events, written)
     found = [*uneven, *written(demand, bound, options.limits.within(deadline.left), events, uneven)]
     if not found:
