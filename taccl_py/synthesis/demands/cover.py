@@ -6,7 +6,6 @@ same ranks want. What a class does not need of that chunk's messages is left out
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -130,21 +129,10 @@ def _fitted(
 def _needed(schedule: Schedule, numbers: Sequence[int], each: ChunkClass) -> list[int]:
     """Messages of a chunk, in order of their starts, that a class of the demand needs."""
     links, messages = schedule.topology.links, schedule.messages
-    holders = {rank for term in each.terms for rank in term}
-    # Forwards: what comes from ranks that have nothing of it by then is left out.
-    has_us = dict.fromkeys(holders, 0.0)
-    useful = []
-    for number in numbers:
-        link = links[messages[number].link]
-        one = messages[number]
-        latest_us = one.start_us + rounding_us(one.start_us, schedule.makespan_us)
-        if has_us.get(link.src, math.inf) <= latest_us and (each.is_sum or link.dst not in holders):
-            useful.append(number)
-            has_us[link.dst] = min(has_us.get(link.dst, math.inf), one.end_us)
-    # Backwards: what nobody needs afterwards is left out.
     needs = set(each.wants)
     found = []
-    for number in reversed(useful):
+    # Backwards: what nobody needs afterwards is left out.
+    for number in reversed(_useful(schedule, numbers, each)):
         message = messages[number]
         link = links[message.link]
         if link.dst in needs:
@@ -153,3 +141,26 @@ def _needed(schedule: Schedule, numbers: Sequence[int], each: ChunkClass) -> lis
                 needs.discard(link.dst)
             needs.add(link.src)
     return found[::-1]
+
+
+def _useful(schedule: Schedule, numbers: Sequence[int], each: ChunkClass) -> list[int]:
+    """Those of the messages that bring a rank something of a class that it has not got by then."""
+    links, messages = schedule.topology.links, schedule.messages
+    # Terms that each rank has: its own, or the one there is where nothing is added.
+    held = {rank: frozenset({number}) for number, term in enumerate(each.terms) for rank in term}
+    ends = [(messages[number].end_us, False, number) for number in numbers]
+    starts = [(messages[n].start_us + rounding_us(messages[n].start_us, schedule.makespan_us), True, n) for n in numbers]
+    carried: dict[int, frozenset[int]] = {}
+    useful = []
+    for _, is_start, number in sorted([*ends, *starts]):
+        message = messages[number]
+        link = links[message.link]
+        if is_start:
+            carried[number] = held.get(link.src, frozenset())
+            continue
+        # One that takes less time than rounding does has not been seen to start.
+        there, came = held.get(link.dst, frozenset()), carried.get(number, held.get(link.src, frozenset()))
+        if not came <= there:
+            useful.append(number)
+            held[link.dst] = there | came if message.reduce else came
+    return sorted(useful, key=numbers.index)

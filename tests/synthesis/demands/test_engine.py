@@ -67,6 +67,17 @@ def test_ranks_that_add_to_a_sum_have_not_got_it_yet():
     assert is_near(found.schedule.makespan_us, 1.00004)
 
 
+def test_a_sum_of_few_ranks_beside_one_of_all_is_not_sent_where_it_is_complete():
+    """The schedule of an AllReduce brings its sum also to ranks that have all of the other sum already."""
+    chunks = [
+        {"bytes": 282, "adds": [0, 2, 3, 4, 1], "wants": [0, 1, 2, 3, 4]},
+        {"bytes": 24, "adds": [0, 1], "wants": [2, 0]},
+        {"bytes": 1, "holds": [0], "wants": [0]},
+    ]
+    found = solve(ring(5), demand_of(5, chunks), Limits(seconds=0.05, by_work=True))
+    assert found.schedule.origin.found_by == "covered"
+
+
 def test_a_rank_that_cannot_be_reached_is_named():
     line = full(3)
     apart = Topology("apart", "", (0, 0, 0), (), tuple(link for link in line.links if 2 not in (link.src, link.dst)))
