@@ -208,7 +208,7 @@ def _scalar_line(value: dict[str, Any]) -> str | None:
         nested = item if isinstance(item, (list, tuple)) else ()
         if isinstance(item, dict) or any(isinstance(part, (dict, list, tuple)) for part in nested):
             return None
-    return "{" + ", ".join(f"{json.dumps(k)}: {json.dumps(v, allow_nan=False)}" for k, v in value.items()) + "}"
+    return json.dumps(value, allow_nan=False)
 
 
 def write_atomically(path: Path, text: str | bytes) -> None:

@@ -16,7 +16,7 @@ from itertools import pairwise
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.buffers import BufferSizes
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline.deliver import ReplayedProgram, lower_and_verify, replay_at
+from taccl_py.pipeline.deliver import ReplayedProgram, lower_unverified, replay_at
 from taccl_py.portfolio.candidates import Candidate
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.transform import resized
@@ -239,7 +239,7 @@ def _lowered_if_possible(task: _UnloweredVariant) -> SizedCandidate | LoweringEr
 
 def _lowered(task: _UnloweredVariant) -> SizedCandidate:
     candidate, size, options = task.candidate, task.size, task.options
-    lowered = lower_and_verify(at_size(candidate.schedule, size), options)
+    lowered = lower_unverified(at_size(candidate.schedule, size), options)
     if lowered.program.max_bytes < size * bytes_per_byte(candidate.schedule, options):
         raise LoweringError(f"{size} bytes are not safe", runtime=options.runtime.name, limit="max_bytes")
     slower = {float(size): lowered.replay.makespan_us / candidate.curve.time_us(size)}

@@ -90,22 +90,23 @@ def find_deliveries(topology: Topology, untimed: Sequence[UntimedMessage]) -> li
     A sum at the receiver also waits for values stored there before, which would overwrite it.
     """
     adds = any(message.reduce for message in untimed)
-    brings: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    stores: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    # For every rank, of every chunk.
+    brings: list[defaultdict[int, list[int]]] = [defaultdict(list) for _ in range(topology.num_ranks)]
+    stores: list[defaultdict[int, list[int]]] = [defaultdict(list) for _ in range(topology.num_ranks)]
     for i in plan_order(untimed):
         dst = topology.links[untimed[i].link].dst
-        for chunk in untimed[i].chunks:
-            brings[chunk, dst].append(i)
-            if adds and not untimed[i].reduce:
-                stores[chunk, dst].append(i)
+        for arrivals in (brings[dst], stores[dst]) if adds and not untimed[i].reduce else (brings[dst],):
+            for chunk in untimed[i].chunks:
+                arrivals[chunk].append(i)
     whole_us = max((abs(message.end) for message in untimed), default=0.0)
     found = []
     for message in untimed:
         link = topology.links[message.link]
         latest = message.start + rounding_us(message.start, whole_us)
-        candidates = {j for chunk in message.chunks for j in brings.get((chunk, link.src), ())}
+        lists = [brings[link.src].get(chunk, ()) for chunk in message.chunks]
         if message.reduce:
-            candidates |= {j for chunk in message.chunks for j in stores.get((chunk, link.dst), ())}
+            lists += [stores[link.dst].get(chunk, ()) for chunk in message.chunks]
+        candidates = set[int]().union(*lists)
         found.append({j for j in candidates if untimed[j].end <= latest})
     return found
 
@@ -178,7 +179,8 @@ class _ScheduleClock:
 
     def ready_us(self, i: int) -> float:
         """Time at which a message's deliveries have arrived."""
-        return max((self.end_us[j] for j in self.plan.deliveries[i]), default=0.0)
+        deliveries = self.plan.deliveries[i]
+        return max([self.end_us[j] for j in deliveries]) if deliveries else 0.0
 
     def earliest(self, i: int, ready_us: float) -> float:
         """Earliest start of a message that is ready then: its link and ports are free."""

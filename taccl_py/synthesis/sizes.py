@@ -159,10 +159,9 @@ class ConstraintRows:
 
     def add(self, terms: Sequence[tuple[int, float]], low: float, high: float = math.inf) -> None:
         """Add a row."""
-        for column, value in terms:
-            self._row.append(len(self.low))
-            self._column.append(column)
-            self._value.append(value)
+        self._row += [len(self.low)] * len(terms)
+        self._column += [column for column, _ in terms]
+        self._value += [value for _, value in terms]
         self.low.append(low)
         self.high.append(high)
 

@@ -269,6 +269,11 @@ class Topology:
         costs = [(link.alpha_us, link.beta_us_per_mb) for link in self.links]
         return tuple(costs + [(port.alpha_us, port.beta_us_per_mb) for port in self.ports])
 
+    @cached_property
+    def _link_costs(self) -> tuple[tuple[tuple[float, float], ...], ...]:
+        """(alpha_us, beta_us_per_mb) of the resources that a message on each link occupies."""
+        return tuple(tuple(self.resource_cost[resource] for resource in each) for each in self.resources_of)
+
     def resource_name(self, resource: int) -> str:
         """Name of a resource for people."""
         if resource < len(self.links):
@@ -284,7 +289,7 @@ class Topology:
 
     def message_us(self, link: int, size_bytes: float) -> float:
         """Time from the start of a message to its arrival."""
-        slowest = max(self.occupancy_us(resource, size_bytes) for resource in self.resources_of[link])
+        slowest = max([alpha_us + beta * size_bytes / BYTES_PER_MB for alpha_us, beta in self._link_costs[link]])
         return slowest + self.links[link].latency_us
 
     def reversed(self) -> Topology:

@@ -66,10 +66,15 @@ def verify_image(image: Schedule, known: Schedule, renaming: Sequence[int]) -> t
 def _compare_messages(
     image: Schedule, known: Schedule, links: Sequence[int], chunks: Sequence[int]
 ) -> tuple[Violation, ...]:
+    keeps = not _PARTED[known.collective.kind]  # every chunk its number
     moved = [
-        Message(links[m.link], tuple([chunks[c] for c in m.chunks]), m.start_us, m.end_us, m.reduce, m.packed)
+        Message(
+            links[m.link],
+            m.chunks if keeps else tuple([chunks[c] for c in m.chunks]),
+            m.start_us, m.end_us, m.reduce, m.packed,
+        )
         for m in known.messages
-    ]
+    ]  # fmt: skip
     there = sorted(moved, key=_order)
     if len(there) != len(image.messages):
         what = f"there are {len(image.messages)} messages, and {len(there)} in what it is an image of"

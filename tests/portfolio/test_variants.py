@@ -61,7 +61,7 @@ def test_other_processes_make_the_same_programs():
 
 def test_what_cannot_be_lowered_does_not_keep_others_from_it(monkeypatch):
     """However many of them seem faster."""
-    lower = variants.lower_and_verify
+    lower = variants.lower_unverified
     links = {message.link for message in candidates()[0].schedule.messages}
 
     def cramped(schedule, options):
@@ -69,14 +69,14 @@ def test_what_cannot_be_lowered_does_not_keep_others_from_it(monkeypatch):
             raise LoweringError("no room", runtime=options.runtime.name, limit="threadblocks")
         return lower(schedule, options)
 
-    monkeypatch.setattr(variants, "lower_and_verify", cramped)
+    monkeypatch.setattr(variants, "lower_unverified", cramped)
     first, second = candidates()
     found = lower_variants([*[replace(first) for _ in range(6)], second], SIZES, OPTIONS, RACER)
     assert {id(variant.candidate) for variant in found} == {id(second)}
 
 
 def test_what_could_not_be_lowered_at_two_sizes_is_not_tried_at_others(monkeypatch):
-    lower = variants.lower_and_verify
+    lower = variants.lower_unverified
     first, second = candidates()
     links, tried = {message.link for message in first.schedule.messages}, []
 
@@ -86,7 +86,7 @@ def test_what_could_not_be_lowered_at_two_sizes_is_not_tried_at_others(monkeypat
             raise LoweringError("no room", runtime=options.runtime.name, limit="threadblocks")
         return lower(schedule, options)
 
-    monkeypatch.setattr(variants, "lower_and_verify", cramped)
+    monkeypatch.setattr(variants, "lower_unverified", cramped)
     found = lower_variants([first, second], SIZES, OPTIONS, RACER)
     assert {id(variant.candidate) for variant in found} == {id(second)}
     assert len(tried) == 2
@@ -98,7 +98,7 @@ def test_a_size_that_is_not_safe_says_nothing_of_others(monkeypatch):
         raise LoweringError("not safe", runtime=options.runtime.name, limit="max_bytes")
 
     tried = []
-    monkeypatch.setattr(variants, "lower_and_verify", unsafe)
+    monkeypatch.setattr(variants, "lower_unverified", unsafe)
     with pytest.raises(LoweringError, match="not safe"):
         lower_variants(candidates()[:1], SIZES, OPTIONS, RACER)
     assert len(tried) == len(SIZES)
@@ -126,7 +126,7 @@ def test_what_cannot_be_lowered_at_all_is_an_error(monkeypatch):
     def cramped(_schedule, options):
         raise LoweringError("no room", runtime=options.runtime.name, limit="threadblocks")
 
-    monkeypatch.setattr(variants, "lower_and_verify", cramped)
+    monkeypatch.setattr(variants, "lower_unverified", cramped)
     with pytest.raises(LoweringError, match="no room"):
         lower_variants(candidates(), SIZES, OPTIONS, RACER)
 

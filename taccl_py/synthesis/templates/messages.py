@@ -7,7 +7,7 @@ A template is written in messages between ranks with planned times of which only
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.topology.model import Topology
@@ -66,7 +66,7 @@ def end_of(messages: Iterable[TemplateMessage]) -> float:
 
 def shifted(messages: Iterable[TemplateMessage], by: float) -> TemplateMessages:
     """The same messages later."""
-    return tuple(replace(message, start=message.start + by, end=message.end + by) for message in messages)
+    return tuple([TemplateMessage(m.src, m.dst, m.chunks, m.start + by, m.end + by, m.reduce) for m in messages])
 
 
 def in_turn(*parts: TemplateMessages) -> TemplateMessages:
@@ -88,10 +88,10 @@ def turned(messages: TemplateMessages, *, reduce: bool) -> TemplateMessages:
 def in_pieces(messages: TemplateMessages, pieces: tuple[tuple[int, ...], ...]) -> TemplateMessages:
     """Messages of pieces as messages of the chunks of each piece; empty pieces stay at home."""
     found = []
-    for message in messages:
-        chunks = tuple(chunk for piece in message.chunks for chunk in pieces[piece])
+    for m in messages:
+        chunks = tuple([chunk for piece in m.chunks for chunk in pieces[piece]])
         if chunks:
-            found.append(replace(message, chunks=chunks))
+            found.append(TemplateMessage(m.src, m.dst, chunks, m.start, m.end, m.reduce))
     return tuple(found)
 
 
@@ -109,8 +109,10 @@ def as_untimed(topology: Topology, chunk_bytes: float, messages: TemplateMessage
         links = topology.links_between.get((message.src, message.dst))
         if links is None:
             return None
-        size = len(message.chunks) * chunk_bytes
-        link = min(links, key=lambda i: load_us[i] + topology.message_us(i, size))
-        load_us[link] += topology.message_us(link, size)
+        link = links[0]
+        if len(links) > 1:
+            size = len(message.chunks) * chunk_bytes
+            link = min(links, key=lambda i: load_us[i] + topology.message_us(i, size))
+            load_us[link] += topology.message_us(link, size)
         untimed.append(UntimedMessage(link, message.chunks, message.start, message.end, message.reduce))
     return untimed

@@ -265,8 +265,16 @@ class TemplateSite:
         return cost
 
     def _loaded_us(self, link: int, load: Sequence[int]) -> float:
+        return max([busy_us * (1 + load[resource]) for resource, busy_us in self._busy_us[link]])
+
+    @cached_property
+    def _busy_us(self) -> tuple[tuple[tuple[int, float], ...], ...]:
+        """For every link its resources, and for how long a chunk occupies each."""
         topology = self.topology
-        return max(topology.occupancy_us(r, self.chunk_bytes) * (1 + load[r]) for r in topology.resources_of[link])
+        return tuple(
+            tuple((resource, topology.occupancy_us(resource, self.chunk_bytes)) for resource in resources)
+            for resources in topology.resources_of
+        )
 
 
 def _ordered(
