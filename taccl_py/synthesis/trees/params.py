@@ -44,7 +44,7 @@ class Params:
         Messages that all random orders may schedule together. Guess.
     most_justified_messages
         Messages of plans by all rules that are justified together, the fastest plans first. Measured: AllGather of 64 MiB on irregular
-        machines of 9 and 10 ranks, 22.2 -> 13.1 and 10.5 -> 7.6 % above the bound with what follows here.
+        machines of 9 and 10 ranks, 22.2 -> 8.4 and 10.1 -> 6.0 % above the bound, with what follows here.
     most_justified
         Passes of justification from one end of time to the other and back. Guess.
     windows
