@@ -33,14 +33,15 @@ from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.reversal import reduce_by_broadcast
 from taccl_py.synthesis.templates.messages import cut
+from taccl_py.synthesis.trees.bettering import Bettering
 from taccl_py.synthesis.trees.hub import hub_of, shared_out
+from taccl_py.synthesis.trees.justify import justified
 from taccl_py.synthesis.trees.lift import lifted
 from taccl_py.synthesis.trees.network import CapacityNetwork
-from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, TransferTimes, TreePlan, list_schedule
+from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, TransferTimes, TreePlan, left_shifted
 from taccl_py.synthesis.trees.params import PARAMS
 from taccl_py.synthesis.trees.pipeline import Promise, promise_of
 from taccl_py.synthesis.trees.rails import RailSearch, TreeRails
-from taccl_py.synthesis.trees.resize import resized
 from taccl_py.synthesis.trees.rounding import TreeSet
 from taccl_py.synthesis.trees.rounds import RoundSearch
 from taccl_py.synthesis.trees.shallow import shallow_machines, varied_trees
@@ -121,7 +122,7 @@ class _TreesRun:
         if backward is None:
             return base, self._search(base, None)
         roots, through_roots = self._through_roots(base, backward)
-        if self._is_enough(through_roots):
+        if self._is_enough(through_roots) or (through_roots and through_roots[0].plan.end_us <= self._gathers_us):
             return roots, through_roots
         others, found = self._gathered(base, backward)
         is_faster = not through_roots or found[0].plan.end_us <= through_roots[0].plan.end_us
@@ -176,15 +177,17 @@ class _TreesRun:
             return base, []
         demand = replace(self.demand, kind=Kind.BROADCAST, root=packing.trees[0].root)
         forth = TreePacking(demand, self.work, backwards=False, symmetric=False)
-        run = _TreesRun(demand, TreeSearch(self.work.left(0.5), self.work.events, self.work))
+        part = 0.5 if loads.load_us * size_mb * PARAMS.roots_only_gain > self._gathers_us else 0.9
+        run = _TreesRun(demand, TreeSearch(self.work.left(part), self.work.events, self.work))
         run.bound = self.bound
         rules = (*_RULES, *(replace(rule, in_turn=True) for rule in _RULES))
         with self.work.stage("rounds"):
             once = pieces_through_roots(forth.network, packing, 1)
             found = run._round_search(forth.network).uneven(once.transfers, once.sizes)
-            found += run._resized(forth.network, found)
-        found += RootSearch(demand, forth.network, packing, run._planned).choices(rules, run._is_enough)
-        shared = [shared_out(self.demand, choice) for choice in run._bettered(forth.network, found)]
+            found += run._bettering(forth.network).resized(found)
+        search = RootSearch(demand, forth.network, packing, run._planned)
+        found += search.choices(rules, lambda choices: run._is_enough_to_better([*found, *choices]))
+        shared = [shared_out(self.demand, choice) for choice in run._bettering(forth.network).bettered(found)]
         return forth, sorted((choice for choice in shared if choice is not None), key=lambda choice: choice.plan.end_us)
 
     def _root_packing(self, *, symmetric: bool) -> RootPacking | None:
@@ -209,7 +212,7 @@ class _TreesRun:
         found: list[OrderChoice] = []
         tapered = _is_single(base.network) and base.is_direct
         for tree_sets in self._tree_sets(base, backward):
-            if self._is_enough(found):
+            if self._is_enough_to_better(found):
                 break
             if found and tree_sets[0].load_us * self._shard_mb >= _best(found).plan.end_us:
                 continue
@@ -221,20 +224,16 @@ class _TreesRun:
                 found += self._tapered(base, backward, found)
         if not tapered and found and not self._is_enough(found):
             found += self._tapered(base, backward, found)
-        found = self._bettered(base.network, found)
+        found = self._bettering(base.network).bettered(found)
         if not found:
             raise LimitReached("no schedule was found; give more time with --time-limit")
         best = _best(found)
         kept = [best, *_coarser(found), *self._usable(found), *_rivals(best, found)]
         return list({id(choice): choice for choice in kept}.values())
 
-    def _bettered(self, network: CapacityNetwork, found: list[OrderChoice]) -> list[OrderChoice]:
-        """Some plans, with the best of them in other orders and with better sizes."""
-        with self.work.stage("order"):
-            for choice in sorted(found, key=lambda c: c.plan.end_us)[: PARAMS.most_shaken]:
-                found = [*found, *self._shaken(choice, found)]
-        with self.work.stage("sizes"):
-            return [*found, *self._resized(network, found)]
+    def _bettering(self, network: CapacityNetwork) -> Bettering:
+        counts = usable_counts(self.demand) if self._is_free and self._is_long(network) else ()
+        return Bettering(self.work, self._is_enough, self._piece_bytes, counts)
 
     def _tree_sets(self, base: TreePacking, backward: TreePacking | None) -> Iterator[list[TreeSet]]:
         """Whole trees to try, and backwards."""
@@ -287,7 +286,7 @@ class _TreesRun:
         rules = _RULES if backward is None else (*_RULES, *(replace(rule, in_turn=True) for rule in _RULES))
         found: list[OrderChoice] = []
         for cuts in self._numbers_of_cuts(base, tree_sets):
-            if self._is_enough([*before, *found]):
+            if self._is_enough_to_better([*before, *found]):
                 break
             if found and found.index(_best(found)) < len(found) - PARAMS.most_failures:
                 break
@@ -329,7 +328,17 @@ class _TreesRun:
             for rule in rules:
                 if not (plans and self.work.over()):
                     plans[rule] = times.list_schedule(rule)
+            room = PARAMS.most_justified_messages
+            for rule in sorted(plans, key=lambda rule: plans[rule].end_us):
+                room -= len(plans[rule].messages)
+                if room < 0 or self.work.over() or self._is_near(plans[rule]):
+                    break
+                plans[rule] = justified(times, plans[rule])
         return plans
+
+    def _is_near(self, plan: TreePlan) -> bool:
+        """True if there is next to nothing to gain over a plan."""
+        return plan.end_us <= self.bound.time_us * PARAMS.enough_factor
 
     def _evened(self, choice: OrderChoice) -> OrderChoice:
         """The same with pieces of nearly as many chunks each, where there are too many for better sizes to be found."""
@@ -345,7 +354,7 @@ class _TreesRun:
             return choice
         finer = choice.costs.scaled(self._piece_bytes(count) / self._piece_bytes(choice.num_chunks))
         costs = replace(finer, chunks=(tuple(map(len, cut(count, choice.num_chunks))),) * len(finer.chunks))
-        plan = list_schedule(choice.transfers, costs, choice.rule)
+        plan = left_shifted(choice.transfers, costs, choice.plan.messages)
         return replace(choice, costs=costs, num_chunks=count, plan=plan, sized=True)
 
     def _tapered(self, base: TreePacking, backward: TreePacking | None, before: list[OrderChoice]) -> list[OrderChoice]:
@@ -409,31 +418,6 @@ class _TreesRun:
             best = RailSearch(rails, self._piece_bytes, usable_counts(self.demand), self.work.over).best()
         return [] if best is None else [best]
 
-    def _resized(self, network: CapacityNetwork, before: list[OrderChoice]) -> list[OrderChoice]:
-        """The best plans with better sizes."""
-        if not self._is_free or not self._is_long(network):
-            return []
-        counts = usable_counts(self.demand)
-        found: list[OrderChoice] = []
-        small = [choice for choice in before if len(choice.transfers) <= PARAMS.most_sized_messages]
-        for choice in sorted(small, key=lambda c: c.plan.end_us)[: PARAMS.most_resized]:
-            if self._is_enough([*before, *found]):
-                break
-            better = resized(choice, self._piece_bytes, counts, self.work.left())
-            found += [] if better is None else [better]
-        return found
-
-    def _shaken(self, choice: OrderChoice, before: list[OrderChoice]) -> list[OrderChoice]:
-        """The same in a slightly different order, a number of times."""
-        found: list[OrderChoice] = []
-        times = TransferTimes(choice.transfers, choice.costs)
-        for seed in range(1, min(PARAMS.most_restarts, PARAMS.restart_messages // len(choice.transfers)) + 1):
-            if choice.rule is None or self._is_enough([*before, *found]):
-                break
-            rule = replace(choice.rule, seed=self.work.limits.seed + seed)
-            found.append(replace(choice, rule=rule, plan=times.list_schedule(rule)))
-        return found
-
     @property
     def _is_free(self) -> bool:
         """True if numbers of trees and chunks may be chosen, and sizes."""
@@ -443,11 +427,16 @@ class _TreesRun:
         """True if what is sent takes much longer than the alphas of some messages."""
         return self.bound.time_us >= PARAMS.long_alphas * float(network.least_message_us.max())
 
+    def _is_enough_to_better(self, found: list[OrderChoice]) -> bool:
+        """True if no more plans are wanted, also as what is left of the time is for making the best one better, where that may pay."""
+        is_small = bool(found) and self._is_free and len(_best(found).transfers) <= PARAMS.most_sized_messages
+        return self._is_enough(found) or (is_small and self.work.left_part <= PARAMS.bettering_part)
+
     def _is_enough(self, found: list[OrderChoice]) -> bool:
         """True if the search may end: its time is up, or there is next to nothing to gain."""
         if not found:
             return False
-        return self.work.over() or _best(found).plan.end_us <= self.bound.time_us * PARAMS.enough_factor
+        return self.work.over() or self._is_near(_best(found).plan)
 
     def _piece_bytes(self, pieces: int) -> float:
         return self.demand.chunk_bytes(self.demand.collective(pieces))
@@ -463,7 +452,11 @@ class _TreesRun:
         numbers.sort(key=lambda parts: (round(base.least_load_us(parts), DIGITS), parts))
         if _is_small(base.network):
             numbers.sort(key=lambda parts: (round(base.tree_set(parts).load_us, DIGITS), parts))
-        return list(dict.fromkeys([*numbers[: PARAMS.most_tree_counts], *sorted(numbers)[: PARAMS.small_tree_counts]]))
+        kept = list(dict.fromkeys([*numbers[: PARAMS.most_tree_counts], *sorted(numbers)[: PARAMS.small_tree_counts]]))
+        if _is_small(base.network):
+            # Of few trees each has more pieces, which follow each other sooner.
+            kept.sort(key=lambda parts: base.tree_set(parts).load_us * (1 + PARAMS.tree_price * parts))
+        return kept
 
     def _light(self, base: TreePacking) -> list[int]:
         """Numbers of trees to try on a direct machine: those with less load than all smaller numbers first, the least load first."""

@@ -36,11 +36,13 @@ def lifted(network: CapacityNetwork, choice: OrderChoice, collective: Collective
         first, begin = transfers[0], begins[transfers[0].root]
         own = [chunk for transfer in transfers for chunk in range(begin[transfer.piece], begin[transfer.end])]
         parts = [own[at : at + MAX_COUNT] for at in range(0, len(own), MAX_COUNT)]
+        # Parts follow each other; between them, others may take a port that is faster than the link.
+        part_us = (message.end_us - message.start_us) / max(1, len(parts))
         for image, link_image in zip(images, links, strict=True):
             offset = 0 if is_all else image[network.roots[first.root]] * choice.num_chunks
-            for part in parts:
+            for number, part in enumerate(parts):
                 chunks = tuple(offset + chunk for chunk in part)
-                untimed.append(
-                    UntimedMessage(link_image[first.link], chunks, message.start_us, message.end_us, first.reduce)
-                )
+                begin_us = message.start_us + number * part_us
+                end_us = message.end_us if number == len(parts) - 1 else begin_us + part_us
+                untimed.append(UntimedMessage(link_image[first.link], chunks, begin_us, end_us, first.reduce))
     return build_schedule(network.problem.topology, collective, chunk_bytes, untimed)

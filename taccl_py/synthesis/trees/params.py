@@ -42,6 +42,19 @@ class Params:
         Random orders of one plan. Guess.
     restart_messages
         Messages that all random orders may schedule together. Guess.
+    most_justified_messages
+        Messages of plans by all rules that are justified together, the fastest plans first. Measured: AllGather of 64 MiB on irregular
+        machines of 9 and 10 ranks, 22.2 -> 8.4 and 10.1 -> 6.0 % above the bound, with what follows here.
+    most_justified
+        Passes of justification from one end of time to the other and back. Guess.
+    windows
+        Length of a window in which starts are changed at random, and the most by which they are, as parts of the whole time. Guess.
+    window_messages
+        Messages that all plans with such changes have together. Guess.
+    most_bettered
+        Turns in which the best plan gets a better order and better sizes. Guess.
+    bettering_part
+        Part of the time that is left for that. Guess.
     least_gain
         Part of the time that finer pieces have to save. Guess.
     few_places
@@ -60,6 +73,8 @@ class Params:
         Numbers of trees that are tried, those of the least load first. Guess.
     small_tree_counts
         The smallest numbers of trees, which are tried in any case. Guess.
+    tree_price
+        Part of the load that one more tree for each root has to save to be tried before, where all are tried. Guess.
     most_failures
         Numbers of pieces in a row that may be no better. Guess.
     most_runner_up_messages
@@ -107,6 +122,8 @@ class Params:
     least_gain_of_roots
         Times as much of the fullest resource that ReduceScatter and AllGather must need for roots with parts of any
         size to be tried. Guess.
+    roots_only_gain
+        Times as much from which on most of the time goes to such roots. Guess.
     least_root_part
         Parts of less than this share of the largest one are left to the others. Guess.
     root_piece_counts
@@ -250,7 +267,13 @@ class Params:
     step_part: float = 0.95
     most_shaken: int = 3
     most_restarts: int = 24
-    restart_messages: int = 24_000
+    restart_messages: int = 4_000
+    most_justified_messages: int = 6_000
+    most_justified: int = 4
+    windows: tuple[tuple[float, float], ...] = ((0.4, 0.01), (0.05, 0.02), (0.15, 0.05), (1.0, 0.003))
+    window_messages: int = 12_000
+    most_bettered: int = 6
+    bettering_part: float = 0.4
     least_gain: float = 0.001
     few_places: int = 200
     very_few_places: int = 64
@@ -260,6 +283,7 @@ class Params:
     promise_factor: float = 1.1
     most_tree_counts: int = 4
     small_tree_counts: int = 3
+    tree_price: float = 0.005
     most_failures: int = 2
     most_runner_up_messages: int = 6_000
     unsized_factor: float = 1.005
@@ -282,6 +306,7 @@ class Params:
     shared_full: float = 0.97
     hub_piece_chunks: int = 8
     least_gain_of_roots: float = 1.01
+    roots_only_gain: float = 1.15
     least_root_part: float = 0.004
     root_piece_counts: tuple[int, ...] = (8, 16, 32, 64, 128, 256, 512)
     root_piece_chunks: int = 8

@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
+from taccl_py.runtimes import MAX_COUNT
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.sizes import Chains, MessageTime, PortTurn, apportion, best_sizes, undominated
 from taccl_py.synthesis.trees.order import OrderChoice, PieceCosts, TreeMessage, left_shifted
 from taccl_py.synthesis.trees.params import PARAMS
+from taccl_py.synthesis.trees.transfers import PieceTransfer
 
 
 def resized(
@@ -52,10 +54,37 @@ def resized(
             continue
         chunks = tuple(tuple(apportion([found.sizes[piece] for piece in shard], count)) for shard in shards)
         finer = replace(costs.scaled(chunk_bytes(count) / chunk_bytes(choice.num_chunks)), chunks=chunks)
-        plan = left_shifted(choice.transfers, finer, choice.plan.messages)
+        messages = list(in_steps(choice.transfers, finer, choice.plan.messages))
+        plan = left_shifted(choice.transfers, finer, messages)
         if plan.end_us < (choice if best is None else best).plan.end_us * (1 - PARAMS.least_resized_gain):
             best = replace(choice, costs=finer, num_chunks=count, plan=plan)
     return best
+
+
+def in_steps(
+    transfers: Sequence[PieceTransfer], costs: PieceCosts, messages: Sequence[TreeMessage]
+) -> Iterator[TreeMessage]:
+    """Messages that steps can carry: larger ones are cut between their transfers, and the parts follow each other in their time.
+
+    Between the parts, a port that is faster than the link is free for others, which the message as a whole would hide.
+    """
+    for message in messages:
+        sizes = [costs.size((transfers[index],)) for index in message.transfers]
+        total = sum(sizes)
+        if total <= MAX_COUNT or len(sizes) == 1:
+            yield message
+            continue
+        lasting_us = message.end_us - message.start_us
+        part: list[int] = []
+        sent = held = 0
+        for index, size in [*zip(message.transfers, sizes, strict=True), (None, MAX_COUNT + 1)]:
+            if part and held + size > MAX_COUNT:
+                begin_us, end_us = (message.start_us + lasting_us * each / total for each in (sent, sent + held))
+                yield TreeMessage(tuple(part), begin_us, end_us)
+                part, sent, held = [], sent + held, 0
+            if index is not None:
+                part.append(index)
+            held += size
 
 
 def _chains(choice: OrderChoice, shards: Sequence[Sequence[int]]) -> Chains:

@@ -32,6 +32,11 @@ class TreeSearch:
         """Limits for what time is left, or a part of it."""
         return self.limits.within(self.deadline.left * part)
 
+    @property
+    def left_part(self) -> float:
+        """The part of its time that is left."""
+        return self.deadline.left / self.limits.seconds
+
     def over(self) -> bool:
         """True if time is up or the user wants an end."""
         return self.limits.stop.is_set() or not self.deadline.left
