@@ -149,7 +149,9 @@ def _useful(schedule: Schedule, numbers: Sequence[int], each: ChunkClass) -> lis
     # Terms that each rank has: its own, or the one there is where nothing is added.
     held = {rank: frozenset({number}) for number, term in enumerate(each.terms) for rank in term}
     ends = [(messages[number].end_us, False, number) for number in numbers]
-    starts = [(messages[n].start_us + rounding_us(messages[n].start_us, schedule.makespan_us), True, n) for n in numbers]
+    starts = [
+        (messages[n].start_us + rounding_us(messages[n].start_us, schedule.makespan_us), True, n) for n in numbers
+    ]
     carried: dict[int, frozenset[int]] = {}
     useful = []
     for _, is_start, number in sorted([*ends, *starts]):
