@@ -190,7 +190,7 @@ def test_broadcast_between_nodes_that_have_no_rail_in_common_goes_along_trees(mo
     monkeypatch.setattr(auto, "second_runs", lambda _: [])
     race = Racer.race
     monkeypatch.setattr(Racer, "race", lambda self, runs, events: raced.append(runs) or race(self, runs, events))
-    answer = synthesize_auto(demand, Options(limits=Limits(seconds=40.0, workers=1)), Events())
+    answer = synthesize_auto(demand, Options(limits=Limits(seconds=16.0, workers=1, by_work=True)), Events())
     found = [[run.engine for run in runs] for runs in raced if runs]
     assert found == [["hierarchy"], ["templates"], ["trees", "greedy"]]
     assert answer.schedule.makespan_us < 1.5 * answer.bound.time_us
