@@ -27,7 +27,7 @@ from taccl_py.work import count_work
 
 
 @dataclass(frozen=True)
-class Round:
+class PieceRound:
     """Starts of one round's transfers.
 
     Attributes
@@ -80,7 +80,7 @@ def time_of_rounds_us(loads: Sequence[RoundLoad], periods: float, rounds: int) -
     return (rounds - 1 + periods) * period_us
 
 
-def find_round(transfers: Sequence[PieceTransfer], costs: PieceCosts, limits: Limits) -> Round | None:
+def find_round(transfers: Sequence[PieceTransfer], costs: PieceCosts, limits: Limits) -> PieceRound | None:
     """The round that arrives soonest of those that are hardly longer than the fullest link or port needs; None if there is none.
 
     Parameters
@@ -107,7 +107,7 @@ def find_round(transfers: Sequence[PieceTransfer], costs: PieceCosts, limits: Li
     tick_us = period_us / PARAMS.round_ticks
     starts = tuple(outcome.value(start) * tick_us for start in model.starts)
     end_us = max(start + cost.time_us for start, cost in zip(starts, each, strict=True))
-    return Round(period_us, starts, end_us)
+    return PieceRound(period_us, starts, end_us)
 
 
 class _RoundModel:
@@ -159,7 +159,7 @@ def repeated(transfers: Sequence[PieceTransfer], rounds: int) -> tuple[PieceTran
     )  # fmt: skip
 
 
-def messages_of(found: Round, rounds: int) -> list[TreeMessage]:
+def messages_of(found: PieceRound, rounds: int) -> list[TreeMessage]:
     """Messages of transfers that are repeated so often, in the order of their starts; ends are left open."""
     count = len(found.start_us)
     return [
@@ -246,7 +246,7 @@ class RoundSearch:
         return [rounds for rounds in PARAMS.round_counts if rounds <= most]
 
     def _tried(
-        self, transfers: Sequence[PieceTransfer], loads: Sequence[RoundLoad], found: Round, possible: Sequence[int]
+        self, transfers: Sequence[PieceTransfer], loads: Sequence[RoundLoad], found: PieceRound, possible: Sequence[int]
     ) -> list[int]:
         """The number that promises most, its neighbours, and the best one for which better sizes can be found."""
         periods = found.end_us / found.period_us
