@@ -24,7 +24,7 @@ from taccl_py.work import count_work
 
 def justified(times: TransferTimes, plan: TreePlan) -> TreePlan:
     """The same messages in an order that takes no longer."""
-    line = _MessageTimes(times, plan)
+    line = _JustifiedPlan(times, plan)
     return line.plan(line.justified(line.start_us))
 
 
@@ -40,7 +40,7 @@ def searched(choice: OrderChoice, seed: int, over: Over) -> OrderChoice:
     over
         Whether there is no time left.
     """
-    line = _MessageTimes(TransferTimes(choice.transfers, choice.costs), choice.plan)
+    line = _JustifiedPlan(TransferTimes(choice.transfers, choice.costs), choice.plan)
     rng = random.Random(seed)
     best_us = line.justified(line.start_us)
     tries = PARAMS.window_messages // max(1, len(choice.plan.messages))
@@ -55,7 +55,7 @@ def searched(choice: OrderChoice, seed: int, over: Over) -> OrderChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class _BusyTime:
+class _PortHold:
     """A link or port, and when after its start a message begins and ends to occupy it."""
 
     resource: int
@@ -63,7 +63,7 @@ class _BusyTime:
     end_us: float
 
 
-class _MessageTimes:
+class _JustifiedPlan:
     """Messages of a plan, and times for them.
 
     Parameters
@@ -86,8 +86,8 @@ class _MessageTimes:
                 follows[earlier].append(number)
         self._leads, self._follows = leads, follows
         self._lasting_us: list[float] = []
-        self._turns: list[list[_BusyTime]] = []
-        self._turns_back: list[list[_BusyTime]] = []
+        self._turns: list[list[_PortHold]] = []
+        self._turns_back: list[list[_PortHold]] = []
         for each in plan.messages:
             size = sum(times.sizes[index] for index in each.transfers)
             cost = times.costs.of_message(transfers[each.transfers[0]].link, size)
@@ -97,8 +97,8 @@ class _MessageTimes:
                 longest[resource] = max(time_us, longest.get(resource, 0.0))
             turns = [(resource, time_us) for resource, time_us in longest.items() if time_us > 0]
             self._lasting_us.append(cost.time_us)
-            self._turns.append([_BusyTime(resource, 0.0, time_us) for resource, time_us in turns])
-            self._turns_back.append([_BusyTime(r, cost.time_us - time_us, cost.time_us) for r, time_us in turns])
+            self._turns.append([_PortHold(resource, 0.0, time_us) for resource, time_us in turns])
+            self._turns_back.append([_PortHold(r, cost.time_us - time_us, cost.time_us) for r, time_us in turns])
         self._resources = 1 + max((turn.resource for turns in self._turns for turn in turns), default=-1)
 
     @property
@@ -155,7 +155,7 @@ class _MessageTimes:
         count_work("placed", len(rank))
         leads, follows = (self._follows, self._leads) if backwards else (self._leads, self._follows)
         turns_of = self._turns_back if backwards else self._turns
-        calendars = [_BusyCalendar() for _ in range(self._resources)]
+        calendars = [_PortCalendar() for _ in range(self._resources)]
         missing = [len(lead) for lead in leads]
         ready = [(rank[number], number) for number, count in enumerate(missing) if not count]
         heapq.heapify(ready)
@@ -176,7 +176,7 @@ class _MessageTimes:
         return start_us
 
 
-class _BusyCalendar:
+class _PortCalendar:
     """Turns that a link or port has been given, none at the time of another, in order of time."""
 
     __slots__ = ("_begins_us", "_ends_us")
@@ -201,7 +201,7 @@ class _BusyCalendar:
         return begin_us
 
 
-def _first_fit(turns: Sequence[tuple[_BusyCalendar, _BusyTime]], start_us: float) -> float:
+def _first_fit(turns: Sequence[tuple[_PortCalendar, _PortHold]], start_us: float) -> float:
     """First start, not before a given one, at which a message finds all its links and ports free."""
     while True:
         before_us = start_us
