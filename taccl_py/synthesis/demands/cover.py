@@ -144,7 +144,7 @@ def _needed(schedule: Schedule, numbers: Sequence[int], each: ChunkClass) -> lis
 
 
 def _useful(schedule: Schedule, numbers: Sequence[int], each: ChunkClass) -> list[int]:
-    """Those of the messages that bring a rank something of a class that it has not got by then."""
+    """Messages, of those given, that bring a rank something of a class that it has not got by then."""
     links, messages = schedule.topology.links, schedule.messages
     # Terms that each rank has: its own, or the one there is where nothing is added.
     held = {rank: frozenset({number}) for number, term in enumerate(each.terms) for rank in term}
