@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from taccl_py.collective import Collective
@@ -155,6 +155,13 @@ class PlanDependences:
         """The plan with the times of `dispatch_messages`, every message having a size of its own."""
         clock = _ScheduleClock(self, sizes_bytes)
         clock.dispatch()
+        return clock.as_sent()
+
+    def sent_by(self, start_us: Sequence[float], sizes_bytes: Sequence[float]) -> list[UntimedMessage]:
+        """The plan in the order of other starts, none before those that it waits for, every message having a size of its own."""
+        order = sorted(range(len(start_us)), key=lambda i: (start_us[i], i))
+        clock = _ScheduleClock(replace(self, order=order), sizes_bytes)
+        clock.send_in_order()
         return clock.as_sent()
 
 

@@ -15,6 +15,7 @@ from taccl_py.synthesis.damage.healing import healed
 from taccl_py.synthesis.damage.params import PARAMS
 from taccl_py.synthesis.damage.reweigh import WeighedPlan, weighed_plans
 from taccl_py.synthesis.engine import Demand, Events
+from taccl_py.synthesis.justify import justified_schedule
 from taccl_py.synthesis.templates.fitting import fitted
 from taccl_py.topology.model import Topology
 
@@ -121,7 +122,8 @@ def _cut(plan: WeighedPlan, limits: Limits) -> Schedule | None:
     for time_us, messages in tried:
         schedule = fitted(plan.demand, messages, over) if time_us <= limit_us else None
         if schedule is not None:
-            return schedule
+            # Detours meet other messages at ports where the whole plan had none.
+            return justified_schedule(schedule)
     return None
 
 

@@ -1,31 +1,25 @@
-"""Justification: a plan's messages as late as they can be, the last one first, then as early as they can be, the first one first.
+"""Plans of trees whose messages are justified (`taccl_py.synthesis.justify`), and searches near them.
 
-Every message goes into the first gap that its link and ports have for it. No message that is still to be placed loses the time that it
-had, so a plan never becomes longer; where messages take two ports at once it often becomes much shorter, as a dispatcher leaves
-gaps there which it cannot see in time (Valls, Ballestin and Quintanilla, "Justification and RCPSP", 2005). Plans that are at the end of
-that are changed a little in a window of time, and justified again.
+Plans that justification makes no shorter are changed a little in a window of time, and justified again.
 """
 
 from __future__ import annotations
 
-import heapq
 import random
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import cycle
 
 from taccl_py.solvers.limits import Over
+from taccl_py.synthesis.justify import JustifiedMessages
 from taccl_py.synthesis.trees.order import OrderChoice, TransferTimes, TreeMessage, TreePlan
 from taccl_py.synthesis.trees.params import PARAMS
-from taccl_py.tolerances import RELATIVE
-from taccl_py.work import count_work
 
 
 def justified(times: TransferTimes, plan: TreePlan) -> TreePlan:
     """The same messages in an order that takes no longer."""
-    line = _JustifiedPlan(times, plan)
-    return line.plan(line.justified(line.start_us))
+    line = _JustifiedTrees(times, plan)
+    return line.plan(line.messages.justified(line.start_us))
 
 
 def searched(choice: OrderChoice, seed: int, over: Over) -> OrderChoice:
@@ -40,31 +34,24 @@ def searched(choice: OrderChoice, seed: int, over: Over) -> OrderChoice:
     over
         Whether there is no time left.
     """
-    line = _JustifiedPlan(TransferTimes(choice.transfers, choice.costs), choice.plan)
+    line = _JustifiedTrees(TransferTimes(choice.transfers, choice.costs), choice.plan)
     rng = random.Random(seed)
-    best_us = line.justified(line.start_us)
+    messages = line.messages
+    best_us = messages.justified(line.start_us)
     tries = PARAMS.window_messages // max(1, len(choice.plan.messages))
     for _, (width, change) in zip(range(tries), cycle(PARAMS.windows), strict=False):
         if over():
             break
-        other_us = line.justified(line.placed(line.changed(best_us, width, change, rng), backwards=False))
-        if line.end_us(other_us) <= line.end_us(best_us):
+        changed_us = messages.changed(best_us, width, change, rng)
+        other_us = messages.justified(messages.placed(changed_us, backwards=False))
+        if messages.end_us(other_us) <= messages.end_us(best_us):
             best_us = other_us
     plan = line.plan(best_us)
     return choice if plan.end_us >= choice.plan.end_us else replace(choice, plan=plan, rule=None)
 
 
-@dataclass(frozen=True, slots=True)
-class _PortHold:
-    """A link or port, and when after its start a message begins and ends to occupy it."""
-
-    resource: int
-    begin_us: float
-    end_us: float
-
-
-class _JustifiedPlan:
-    """Messages of a plan, and times for them.
+class _JustifiedTrees:
+    """Messages of a plan of trees, and times for them.
 
     Parameters
     ----------
@@ -73,140 +60,32 @@ class _JustifiedPlan:
     """
 
     def __init__(self, times: TransferTimes, plan: TreePlan) -> None:
-        self._times, self._messages = times, plan.messages
+        self._times, self._planned = times, plan.messages
         transfers = times.transfers
         message_of = {index: number for number, each in enumerate(plan.messages) for index in each.transfers}
-        leads: list[list[int]] = [
-            sorted({message_of[earlier] for index in each.transfers for earlier in transfers[index].after})
-            for each in plan.messages
+        sizes = [sum(times.sizes[index] for index in each.transfers) for each in plan.messages]
+        costs = [
+            times.costs.of_message(transfers[each.transfers[0]].link, size)
+            for each, size in zip(plan.messages, sizes, strict=True)
         ]
-        follows: list[list[int]] = [[] for _ in leads]
-        for number, earlier_ones in enumerate(leads):
-            for earlier in earlier_ones:
-                follows[earlier].append(number)
-        self._leads, self._follows = leads, follows
-        self._lasting_us: list[float] = []
-        self._turns: list[list[_PortHold]] = []
-        self._turns_back: list[list[_PortHold]] = []
-        for each in plan.messages:
-            size = sum(times.sizes[index] for index in each.transfers)
-            cost = times.costs.of_message(transfers[each.transfers[0]].link, size)
-            # Links and ports that symmetry exchanges are one, for the longest of their turns.
-            longest: dict[int, float] = {}
-            for resource, time_us in cost.occupied:
-                longest[resource] = max(time_us, longest.get(resource, 0.0))
-            turns = [(resource, time_us) for resource, time_us in longest.items() if time_us > 0]
-            self._lasting_us.append(cost.time_us)
-            self._turns.append([_PortHold(resource, 0.0, time_us) for resource, time_us in turns])
-            self._turns_back.append([_PortHold(r, cost.time_us - time_us, cost.time_us) for r, time_us in turns])
-        self._resources = 1 + max((turn.resource for turns in self._turns for turn in turns), default=-1)
+        self._lasting_us = [cost.time_us for cost in costs]
+        self.messages = JustifiedMessages(
+            [
+                {message_of[earlier] for index in each.transfers for earlier in transfers[index].after}
+                for each in plan.messages
+            ],
+            self._lasting_us,
+            [cost.occupied for cost in costs],
+        )
 
     @property
     def start_us(self) -> list[float]:
         """Starts in the plan, [message]."""
-        return [each.start_us for each in self._messages]
-
-    def end_us(self, start_us: Sequence[float]) -> float:
-        """When the last message has arrived."""
-        return max((s + lasting_us for s, lasting_us in zip(start_us, self._lasting_us, strict=True)), default=0.0)
+        return [each.start_us for each in self._planned]
 
     def plan(self, start_us: Sequence[float]) -> TreePlan:
         """The plan in which links and ports take messages in the order of such starts."""
-        pairs = zip(self._messages, start_us, self._lasting_us, strict=True)
+        pairs = zip(self._planned, start_us, self._lasting_us, strict=True)
         return self._times.left_shifted(
             [TreeMessage(each.transfers, start, start + lasting_us) for each, start, lasting_us in pairs]
         )
-
-    def justified(self, start_us: Sequence[float]) -> list[float]:
-        """Starts that end no later, [message]."""
-        best_us, end_us = list(start_us), self.end_us(start_us)
-        for _ in range(PARAMS.most_justified):
-            late_us = self.placed([-start for start in best_us], backwards=True)
-            found_us = self.placed(late_us, backwards=False)
-            gained = self.end_us(found_us) < end_us * (1 - RELATIVE)
-            if gained or self.end_us(found_us) <= end_us:
-                best_us, end_us = found_us, self.end_us(found_us)
-            if not gained:
-                break
-        return best_us
-
-    def changed(self, start_us: Sequence[float], width: float, change: float, rng: random.Random) -> list[float]:
-        """Starts, some of which are changed at random: those in a window somewhere.
-
-        Parameters
-        ----------
-        start_us
-            The starts, [message].
-        width, change
-            Length of the window, and the most by which a start is changed, as parts of the whole time.
-        rng
-            Source of random numbers.
-        """
-        end_us = self.end_us(start_us)
-        first_us = rng.uniform(-width / 2, 1 - width / 2) * end_us
-        last_us = first_us + width * end_us
-        return [
-            start + rng.uniform(-change, change) * end_us if first_us <= start <= last_us else start
-            for start in start_us
-        ]
-
-    def placed(self, rank: Sequence[float], *, backwards: bool) -> list[float]:
-        """Starts if every message is placed where it fits first, those of lower rank first; backwards from the end of time, 0."""
-        count_work("placed", len(rank))
-        leads, follows = (self._follows, self._leads) if backwards else (self._leads, self._follows)
-        turns_of = self._turns_back if backwards else self._turns
-        calendars = [_PortCalendar() for _ in range(self._resources)]
-        missing = [len(lead) for lead in leads]
-        ready = [(rank[number], number) for number, count in enumerate(missing) if not count]
-        heapq.heapify(ready)
-        start_us = [0.0] * len(rank)
-        while ready:
-            _, number = heapq.heappop(ready)
-            turns = [(calendars[turn.resource], turn) for turn in turns_of[number]]
-            start = start_us[number] = _first_fit(turns, start_us[number])
-            for calendar, turn in turns:
-                calendar.take(start + turn.begin_us, start + turn.end_us)
-            for follower in follows[number]:
-                start_us[follower] = max(start_us[follower], start + self._lasting_us[number])
-                missing[follower] -= 1
-                if not missing[follower]:
-                    heapq.heappush(ready, (rank[follower], follower))
-        if backwards:
-            return [-(start + lasting_us) for start, lasting_us in zip(start_us, self._lasting_us, strict=True)]
-        return start_us
-
-
-class _PortCalendar:
-    """Turns that a link or port has been given, none at the time of another, in order of time."""
-
-    __slots__ = ("_begins_us", "_ends_us")
-
-    def __init__(self) -> None:
-        self._begins_us: list[float] = []
-        self._ends_us: list[float] = []
-
-    def take(self, begin_us: float, end_us: float) -> None:
-        """Give a turn away."""
-        place = bisect_left(self._begins_us, begin_us)
-        self._begins_us.insert(place, begin_us)
-        self._ends_us.insert(place, end_us)
-
-    def free_from(self, begin_us: float, end_us: float) -> float:
-        """First time, not before a turn's beginning, from which on there is room for it."""
-        lasting_us, slack_us = end_us - begin_us, RELATIVE * end_us
-        for place in range(bisect_right(self._ends_us, begin_us + slack_us), len(self._ends_us)):
-            if self._begins_us[place] >= begin_us + lasting_us - slack_us:
-                break
-            begin_us = self._ends_us[place]
-        return begin_us
-
-
-def _first_fit(turns: Sequence[tuple[_PortCalendar, _PortHold]], start_us: float) -> float:
-    """First start, not before a given one, at which a message finds all its links and ports free."""
-    while True:
-        before_us = start_us
-        for calendar, turn in turns:
-            begin_us = start_us + turn.begin_us
-            start_us += calendar.free_from(begin_us, start_us + turn.end_us) - begin_us
-        if start_us == before_us:
-            return start_us

@@ -1,0 +1,205 @@
+"""Justification: a plan's messages as late as they can be, the last one first, then as early as they can be, the first one first.
+
+Every message goes into the first gap that its link and ports have for it. No message that is still to be placed loses the time that it
+had, so a plan never becomes longer; where messages take two ports at once it often becomes much shorter, as a dispatcher leaves
+gaps there which it cannot see in time (Valls, Ballestin and Quintanilla, "Justification and RCPSP", 2005).
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from taccl_py.schedule.ir import Message, Schedule
+from taccl_py.schedule.layout import UntimedMessage
+from taccl_py.schedule.timing import PlanDependences
+from taccl_py.tolerances import RELATIVE
+from taccl_py.work import count_work
+
+
+@dataclass(frozen=True)
+class Params:
+    """Numbers of justification.
+
+    Attributes
+    ----------
+    most_passes
+        Passes from one end of time to the other and back. Guess.
+    """
+
+    most_passes: int = 4
+
+
+PARAMS = Params()
+
+
+def justified_schedule(schedule: Schedule) -> Schedule:
+    """The same messages at times at which they end no later; schedules that add up stay as they are, as what a sum lacks depends on its time."""
+    if schedule.collective.reduces:
+        return schedule
+    topology, messages = schedule.topology, schedule.messages
+    sizes_bytes = [len(each.chunks) * schedule.chunk_bytes for each in messages]
+    plan = PlanDependences.of(
+        topology,
+        [UntimedMessage(m.link, m.chunks, m.start_us, m.end_us, m.reduce, packed=m.packed) for m in messages],
+    )
+    line = JustifiedMessages(
+        plan.deliveries,
+        [topology.message_us(each.link, size) for each, size in zip(messages, sizes_bytes, strict=True)],
+        [
+            [(resource, topology.occupancy_us(resource, size)) for resource in topology.resources_of[each.link]]
+            for each, size in zip(messages, sizes_bytes, strict=True)
+        ],
+    )
+    timed = plan.sent_by(line.justified([each.start_us for each in messages]), sizes_bytes)
+    found = tuple(Message(d.link, d.chunks, d.start, d.end, d.reduce, d.packed) for d in timed)
+    better = replace(schedule, messages=found)
+    return better if better.makespan_us < schedule.makespan_us else schedule
+
+
+@dataclass(frozen=True, slots=True)
+class _PortHold:
+    """A link or port, and when after its start a message begins and ends to occupy it."""
+
+    resource: int
+    begin_us: float
+    end_us: float
+
+
+class JustifiedMessages:
+    """Messages that take turns on links and ports, and times for them.
+
+    Parameters
+    ----------
+    leads
+        Messages, by number, that must have arrived before each of them starts.
+    lasting_us
+        How long each takes to arrive.
+    occupied_us
+        Links and ports of each, and how long from its start on it occupies them.
+    """
+
+    def __init__(
+        self,
+        leads: Iterable[Iterable[int]],
+        lasting_us: Sequence[float],
+        occupied_us: Iterable[Iterable[tuple[int, float]]],
+    ) -> None:
+        self._leads = [sorted(each) for each in leads]
+        self._follows: list[list[int]] = [[] for _ in self._leads]
+        for number, earlier_ones in enumerate(self._leads):
+            for earlier in earlier_ones:
+                self._follows[earlier].append(number)
+        self._lasting_us = lasting_us
+        self._turns: list[list[_PortHold]] = []
+        self._turns_back: list[list[_PortHold]] = []
+        for whole_us, held in zip(lasting_us, occupied_us, strict=True):
+            # Links and ports that symmetry exchanges are one, for the longest of their turns.
+            longest: dict[int, float] = {}
+            for resource, time_us in held:
+                longest[resource] = max(time_us, longest.get(resource, 0.0))
+            turns = [(resource, time_us) for resource, time_us in longest.items() if time_us > 0]
+            self._turns.append([_PortHold(resource, 0.0, time_us) for resource, time_us in turns])
+            self._turns_back.append([_PortHold(r, whole_us - time_us, whole_us) for r, time_us in turns])
+        self._resources = 1 + max((turn.resource for turns in self._turns for turn in turns), default=-1)
+
+    def end_us(self, start_us: Sequence[float]) -> float:
+        """When the last message has arrived."""
+        return max((s + lasting_us for s, lasting_us in zip(start_us, self._lasting_us, strict=True)), default=0.0)
+
+    def justified(self, start_us: Sequence[float]) -> list[float]:
+        """Starts that end no later, [message]."""
+        best_us, end_us = list(start_us), self.end_us(start_us)
+        for _ in range(PARAMS.most_passes):
+            late_us = self.placed([-start for start in best_us], backwards=True)
+            found_us = self.placed(late_us, backwards=False)
+            gained = self.end_us(found_us) < end_us * (1 - RELATIVE)
+            if gained or self.end_us(found_us) <= end_us:
+                best_us, end_us = found_us, self.end_us(found_us)
+            if not gained:
+                break
+        return best_us
+
+    def changed(self, start_us: Sequence[float], width: float, change: float, rng: random.Random) -> list[float]:
+        """Starts, some of which are changed at random: those in a window somewhere.
+
+        Parameters
+        ----------
+        start_us
+            The starts, [message].
+        width, change
+            Length of the window, and the most by which a start is changed, as parts of the whole time.
+        rng
+            Source of random numbers.
+        """
+        end_us = self.end_us(start_us)
+        first_us = rng.uniform(-width / 2, 1 - width / 2) * end_us
+        last_us = first_us + width * end_us
+        return [
+            start + rng.uniform(-change, change) * end_us if first_us <= start <= last_us else start
+            for start in start_us
+        ]
+
+    def placed(self, rank: Sequence[float], *, backwards: bool) -> list[float]:
+        """Starts if every message is placed where it fits first, those of lower rank first; backwards from the end of time, 0."""
+        count_work("placed", len(rank))
+        leads, follows = (self._follows, self._leads) if backwards else (self._leads, self._follows)
+        turns_of = self._turns_back if backwards else self._turns
+        calendars = [_PortCalendar() for _ in range(self._resources)]
+        missing = [len(lead) for lead in leads]
+        ready = [(rank[number], number) for number, count in enumerate(missing) if not count]
+        heapq.heapify(ready)
+        start_us = [0.0] * len(rank)
+        while ready:
+            _, number = heapq.heappop(ready)
+            turns = [(calendars[turn.resource], turn) for turn in turns_of[number]]
+            start = start_us[number] = _first_fit(turns, start_us[number])
+            for calendar, turn in turns:
+                calendar.take(start + turn.begin_us, start + turn.end_us)
+            for follower in follows[number]:
+                start_us[follower] = max(start_us[follower], start + self._lasting_us[number])
+                missing[follower] -= 1
+                if not missing[follower]:
+                    heapq.heappush(ready, (rank[follower], follower))
+        if backwards:
+            return [-(start + lasting_us) for start, lasting_us in zip(start_us, self._lasting_us, strict=True)]
+        return start_us
+
+
+class _PortCalendar:
+    """Turns that a link or port has been given, none at the time of another, in order of time."""
+
+    __slots__ = ("_begins_us", "_ends_us")
+
+    def __init__(self) -> None:
+        self._begins_us: list[float] = []
+        self._ends_us: list[float] = []
+
+    def take(self, begin_us: float, end_us: float) -> None:
+        """Give a turn away."""
+        place = bisect_left(self._begins_us, begin_us)
+        self._begins_us.insert(place, begin_us)
+        self._ends_us.insert(place, end_us)
+
+    def free_from(self, begin_us: float, end_us: float) -> float:
+        """First time, not before a turn's beginning, from which on there is room for it."""
+        lasting_us, slack_us = end_us - begin_us, RELATIVE * end_us
+        for place in range(bisect_right(self._ends_us, begin_us + slack_us), len(self._ends_us)):
+            if self._begins_us[place] >= begin_us + lasting_us - slack_us:
+                break
+            begin_us = self._ends_us[place]
+        return begin_us
+
+
+def _first_fit(turns: Sequence[tuple[_PortCalendar, _PortHold]], start_us: float) -> float:
+    """First start, not before a given one, at which a message finds all its links and ports free."""
+    while True:
+        before_us = start_us
+        for calendar, turn in turns:
+            begin_us = start_us + turn.begin_us
+            start_us += calendar.free_from(begin_us, start_us + turn.end_us) - begin_us
+        if start_us == before_us:
+            return start_us

@@ -1,0 +1,68 @@
+"""Justification of schedules: worked out by hand, never longer, and valid."""
+
+import pytest
+
+from taccl_py.collective import Collective, Kind
+from taccl_py.schedule.layout import UntimedMessage
+from taccl_py.schedule.timing import build_schedule
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.catalog import load_engine
+from taccl_py.synthesis.engine import Demand, Events, Options
+from taccl_py.synthesis.justify import JustifiedMessages, justified_schedule
+from taccl_py.topology.model import Link, Port, Topology
+from taccl_py.verify.schedule import verify_schedule
+from tests.random_machines import random_machine
+
+MB, MIB = 10**6, 1 << 20
+QUICK = Options(limits=Limits(seconds=0.1, workers=1, by_work=True))
+
+
+def broadcast(order):
+    """Rank 0 sends to ranks 1 and 2 through one port, 10 us each, and rank 1 on to rank 3, 20 us; messages in an order."""
+    links = (
+        Link(0, 1, 0.0, 10.0, 0.0, (0,)), Link(0, 2, 0.0, 10.0, 0.0, (0,)), Link(1, 3, 0.0, 20.0),
+        Link(2, 0, 0.0, 10.0), Link(3, 0, 0.0, 10.0),
+    )  # fmt: skip
+    machine = Topology("one port", "test", (0,) * 4, (Port("out", 0.0, 10.0),), links)
+    ends = {0: (0, 1), 1: (0, 2), 2: (1, 3)}
+    index = {(link.src, link.dst): number for number, link in enumerate(machine.links)}
+    untimed = [UntimedMessage(index[ends[each]], (0,), float(i), i + 1.0, False) for i, each in enumerate(order)]
+    return build_schedule(machine, Collective(Kind.BROADCAST, 4, 1, 0), MB, untimed)
+
+
+def test_what_is_passed_on_goes_first():
+    late = broadcast((1, 0, 2))
+    assert late.makespan_us == pytest.approx(40.0)
+    better = justified_schedule(late)
+    assert better.makespan_us == pytest.approx(30.0)
+    assert not verify_schedule(better)
+
+
+def test_what_is_best_already_stays():
+    best = broadcast((0, 1, 2))
+    assert justified_schedule(best) is best
+
+
+def test_a_message_goes_into_a_gap_that_it_fits():
+    """Behind message 0 comes message 1 (10 us on port 1); message 2 fits before it on that port."""
+    line = JustifiedMessages([[], [0], []], [10.0, 10.0, 5.0], [[(0, 10.0)], [(1, 10.0)], [(1, 5.0)]])
+    assert line.placed([0.0, 1.0, 2.0], backwards=False) == [0.0, 10.0, 0.0]
+    assert line.justified([0.0, 10.0, 20.0]) == [0.0, 10.0, 0.0]
+    assert line.end_us([0.0, 10.0, 0.0]) == 20.0
+
+
+def test_sums_stay_as_they_are():
+    """A message of a sum carries what has been added by then; at another time that is something else."""
+    demand = Demand(random_machine(3, 6, 6), Kind.ALLREDUCE, float(MIB))
+    schedule = load_engine("greedy")(demand, QUICK, Events()).schedule
+    assert justified_schedule(schedule) is schedule
+
+
+@pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.ALLTOALL, Kind.BROADCAST])
+@pytest.mark.parametrize("number", range(4))
+def test_no_schedule_becomes_longer_or_wrong(number, kind):
+    demand = Demand(random_machine(number, 6, 6), kind, float(MIB))
+    schedule = load_engine("greedy")(demand, QUICK, Events()).schedule
+    better = justified_schedule(schedule)
+    assert better.makespan_us <= schedule.makespan_us
+    assert not verify_schedule(better)
