@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, zip_longest
@@ -23,7 +24,9 @@ from taccl_py.topology.model import Topology
 Writer = Callable[[Demand, Bound, Limits, Events], Sequence[Schedule]]
 
 
-def mended_schedules(demand: Demand, bound: Bound, limits: Limits, events: Events, writer: Writer) -> list[Schedule]:
+def mended_schedules(
+    demand: Demand, bound: Bound, limits: Limits, events: Events, writer: Writer, known_us: float = math.inf
+) -> list[Schedule]:
     """Plans that a writer finds for the whole machine, each as fast as it can be on the damaged one; none where nothing is damaged.
 
     Parameters
@@ -36,6 +39,8 @@ def mended_schedules(demand: Demand, bound: Bound, limits: Limits, events: Event
         For what is found.
     writer
         Finds plans for a machine without damage.
+    known_us
+        Plans that are estimated to take as long, or longer, are not written out.
 
     Raises
     ------
@@ -44,7 +49,7 @@ def mended_schedules(demand: Demand, bound: Bound, limits: Limits, events: Event
     """
     if demand.kind is Kind.REDUCESCATTER:
         there = replace(demand, kind=Kind.ALLGATHER, topology=demand.topology.reversed())
-        gathers = mended_schedules(there, bound, limits, Events(), writer)
+        gathers = mended_schedules(there, bound, limits, Events(), writer, known_us)
         return [combining(schedule, demand.topology) for schedule in gathers]
     whole = healed(demand.topology)
     if whole is None:
@@ -56,6 +61,8 @@ def mended_schedules(demand: Demand, bound: Bound, limits: Limits, events: Event
     plans = writer(wanted, replace(bound, time_us=0.0), seeking, Events())
     found: list[Schedule] = []
     for plan in _promising(plans, demand, limits.within(deadline.left)):
+        if plan.time_us >= known_us:
+            break
         schedule = _cut(plan, limits.within(deadline.left))
         if schedule is not None:
             found.append(schedule)
@@ -123,7 +130,8 @@ def _cut(plan: WeighedPlan, limits: Limits) -> Schedule | None:
         schedule = fitted(plan.demand, messages, over) if time_us <= limit_us else None
         if schedule is not None:
             # Detours meet other messages at ports where the whole plan had none.
-            return justified_schedule(schedule)
+            is_quick = len(schedule.messages) <= PARAMS.soon_justified
+            return justified_schedule(schedule) if is_quick or not over() else schedule
     return None
 
 

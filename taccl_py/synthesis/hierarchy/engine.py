@@ -6,6 +6,7 @@ whole machine, timed exactly, and the fastest one is kept.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -51,9 +52,11 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     # Sizes that nodes that differ, or damage, asked for are the best already.
     uneven = _write_out(owner_strategies(demand), demand, bound, options.limits.within(deadline.left), events, ())
     uneven += balanced_exchanges(demand, options.limits.within(deadline.left))
-    there = options.limits.within(DAMAGE.lanes_part * deadline.left)
-    uneven += on_whole_lanes(demand, bound, there, events, written)
-    uneven += mended_schedules(demand, bound, options.limits.within(deadline.left), events, written)
+    if demand.kind is not Kind.ALLTOALL or not uneven:  # plans with detours are far from balanced lanes
+        there = options.limits.within(DAMAGE.lanes_part * deadline.left)
+        uneven += on_whole_lanes(demand, bound, there, events, written)
+        known_us = min((schedule.makespan_us for schedule in uneven), default=math.inf)
+        uneven += mended_schedules(demand, bound, options.limits.within(deadline.left), events, written, known_us)
     found = [*uneven, *written(demand, bound, options.limits.within(deadline.left), events, uneven)]
     if not found:
         count = demand.chunks_per_rank
