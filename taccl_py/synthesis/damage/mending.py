@@ -130,8 +130,7 @@ def _cut(plan: WeighedPlan, limits: Limits) -> Schedule | None:
         schedule = fitted(plan.demand, messages, over) if time_us <= limit_us else None
         if schedule is not None:
             # Detours meet other messages at ports where the whole plan had none.
-            is_quick = len(schedule.messages) <= PARAMS.soon_justified
-            return justified_schedule(schedule) if is_quick or not over() else schedule
+            return justified_schedule(schedule)
     return None
 
 

@@ -35,8 +35,6 @@ class Params:
         Chunks of all ranks together that a plan may be cut into. Guess.
     least_gain
         Part of the time that more chunks have to save. Guess.
-    soon_justified
-        Messages of a schedule up to which it is justified when time is over, too. Guess.
     exchanged_chunks
         Chunks for each pair of ranks of an AllToAll with balanced lanes. Guess.
     most_exchanging_ranks
@@ -55,7 +53,6 @@ class Params:
     finer: int = 4
     most_chunks: int = 16_384
     least_gain: float = 0.002
-    soon_justified: int = 12_000
     exchanged_chunks: tuple[int, ...] = (1, 2, 4)
     most_exchanging_ranks: int = 128
 
