@@ -218,7 +218,7 @@ def _families(topology: Topology, demand: DataDemand, bound: Bound) -> Iterator[
         yield "balance", (plan.timed() for plan in _counted(plans, made))
     if made and is_large(len(classes)):
         return
-    for is_matched in (False, True):
+    for is_matched in () if made else (False, True):  # what one rank has for one other is balanced better
         yield "multicast", (plan.timed() for plan in multicast_plans(topology, demand, classes, is_matched=is_matched))
     yield "direct", _direct(topology, demand, classes)
     if can_flood(classes):
