@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from taccl_py.collective import Collective, Kind
+from taccl_py.collective import Kind
+from taccl_py.demand import DataDemand
 from taccl_py.demand.variable import of_collective
 from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Schedule
@@ -37,7 +38,7 @@ def balanced_exchanges(demand: Demand, limits: Limits) -> list[Schedule]:
         unit_bytes = max(1, round(demand.chunk_bytes(collective)))
         moved = of_collective(collective, unit_bytes)
         for plan in balanced_plans(demand.topology, moved, classes_of(moved), is_ordered=False, unit_bytes=unit_bytes):
-            messages = _in_chunks(plan.timed(), collective, unit_bytes)
+            messages = _in_chunks(plan.timed(), moved)
             schedule = fitted(demand, TemplatePlan("balanced lanes", count, messages), over)
             if schedule is not None:
                 found.append(schedule)
@@ -46,9 +47,9 @@ def balanced_exchanges(demand: Demand, limits: Limits) -> list[Schedule]:
     return found
 
 
-def _in_chunks(schedule: DemandSchedule, collective: Collective, unit_bytes: int) -> tuple[TemplateMessage, ...]:
-    """Messages of a schedule, whose chunks are those of the collective in any order."""
-    number_of = {chunk: number for number, chunk in enumerate(of_collective(collective, unit_bytes).chunks)}
+def _in_chunks(schedule: DemandSchedule, moved: DataDemand) -> tuple[TemplateMessage, ...]:
+    """Messages of a schedule that has the chunks of a collective in any order, with their numbers in that."""
+    number_of = {chunk: number for number, chunk in enumerate(moved.chunks)}
     numbers = [number_of[chunk] for chunk in schedule.demand.chunks]
     links = schedule.topology.links
     return tuple(
