@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from taccl_py.profiles.model import RuntimeProfile
-from taccl_py.runtimes import Runtime
+from taccl_py.runtimes import PlanRuntime, Runtime
 from taccl_py.schedule.ir import Schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Proof
@@ -127,7 +127,7 @@ class Answer:
     proof: Proof
     ended: Ended
     provenance: Provenance
-    runtime: Runtime
+    runtime: Runtime | PlanRuntime
     profile: RuntimeProfile
     runners_up: tuple[Schedule, ...]
     fixed_chunks: bool

@@ -20,6 +20,7 @@ MAX_XML_ATTRIBUTES = 16  # MAX_ATTR_COUNT; later ones are dropped
 MAX_XML_VALUE = 255  # value buffers have 256 bytes and are not checked
 MAX_NAME = 63  # MSCCL_MAX_ALGO_NAME
 MAX_COUNT = 71  # MSCCL_MAX_COUNT 72, exclusive
+UNLIMITED_COUNT = (1 << 31) - 1  # more chunks than any message has
 MAX_DEPENDENCY_THREADBLOCK = 127  # depid is an int8
 MAX_REDUCE_CHAIN = 15  # MSCCL_MAX_REDUCE_FUSION 16; a chain of 16 drops its destination in Simple
 MAX_PEERS_PER_CHANNEL = 32  # MSCCL_MAX_NUM_THREAD_BLOCKS_PER_CHANNEL
@@ -69,6 +70,8 @@ class Runtime:
         Files that it loads at most.
     connection_bytes
         Buffers of one connection, which the receiving GPU holds for all protocols.
+    max_count
+        Chunks that one message can carry.
     """
 
     name: str
@@ -88,6 +91,7 @@ class Runtime:
     checks_chunk_counts: bool
     max_algorithms: int
     connection_bytes: int
+    max_count: int = MAX_COUNT
 
 
 _COMMON = {
@@ -194,6 +198,8 @@ class PlanRuntime:
         Those that its own tools write and that are none of ours.
     sum_types
         Types of elements that it can add up.
+    max_count
+        Chunks that one message can carry: any number, as an operation names bytes.
     """
 
     name: str
@@ -212,6 +218,7 @@ class PlanRuntime:
     collectives: dict[Kind, str]
     other_collectives: tuple[str, ...]
     sum_types: tuple[str, ...]
+    max_count: int = UNLIMITED_COUNT
 
 
 MSCCLPP = PlanRuntime(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,8 +20,8 @@ from taccl_py.lowering.plan import PACKETS, SIMPLE
 from taccl_py.lowering.program import Protocol
 from taccl_py.pipeline.conversion import Conversion, convert_and_verify
 from taccl_py.pipeline.deliver import Lowered, lower_and_verify, lower_best
-from taccl_py.pipeline.plan_choice import PlanWishes, choose_plan
-from taccl_py.pipeline.search import require_valid
+from taccl_py.pipeline.plan_choice import PlanChoice, PlanWishes, choose_among
+from taccl_py.pipeline.search import chosen_instead, require_valid
 from taccl_py.pipeline.select import choose_for, lower_under
 from taccl_py.profiles.catalog import select_profile
 from taccl_py.profiles.model import RuntimeProfile
@@ -120,11 +121,7 @@ def deliver(
     LoweringError
         If a limit of the runtime cannot be kept by any schedule.
     """
-    own, profile = answer.own_bound, answer.profile
-    found = Synthesis(
-        answer.schedule, Bound(own.time_us, own.reason), answer.proof, answer.provenance.solver, answer.stage_seconds,
-        answer.runners_up,
-    )  # fmt: skip
+    profile, found = answer.profile, _as_synthesis(answer)
     if profile.is_neutral:
         best, lowered = lower_best(found, options, over, stopped)
         choice = Choice(best.schedule, lowered, options.instances, None)
@@ -200,13 +197,14 @@ def lower(
     topology = schedule.topology
     if runtime == AUTO and isinstance(found, Answer):
         runtime = found.runtime.name
-    name = known_runtime(runtime, topology)
+    name = known_runtime(runtime, topology).name
     if runtime_profile == AUTO and isinstance(found, Answer) and found.profile.runtime in ("", name):
         profile = found.profile
     else:
         profile = select_profile(runtime_profile, name, topology).profile
     if name == MSCCLPP.name:
-        return _lower_plan(schedule, profile, placement, protocol, instances)
+        schedules = [schedule, *found.runners_up] if isinstance(found, Answer) else [schedule]
+        return _lower_plan(schedules, profile, placement, protocol, instances)
     options = LoweringOptions(
         RUNTIMES[name], placement_of(placement), _protocol(protocol), _instances(instances)
     )  # fmt: skip
@@ -221,8 +219,43 @@ def lower(
     )  # fmt: skip
 
 
+def deliver_plan(
+    answer: Answer, options: PlanOptions, wishes: PlanWishes, *, over: Over = never
+) -> tuple[Answer, PlanChoice]:
+    """Plan for MSCCL++ of an answer's schedule, or of a runner-up whose plan is faster under its profile, and the answer with that.
+
+    Parameters
+    ----------
+    answer
+        Schedule that was found.
+    options, wishes
+        As for `taccl_py.pipeline.plan_choice.choose_plan`.
+    over
+        True once time is up.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept by any schedule.
+    """
+    schedule, choice = choose_among([answer.schedule, *answer.runners_up], options, answer.profile, wishes, over)
+    if schedule is answer.schedule:
+        return answer, choice
+    require_valid(schedule)
+    return _with_schedule(answer, chosen_instead(_as_synthesis(answer), schedule)), choice
+
+
+def _as_synthesis(answer: Answer) -> Synthesis:
+    """The answer as its engine gave it."""
+    own = answer.own_bound
+    return Synthesis(
+        answer.schedule, Bound(own.time_us, own.reason), answer.proof, answer.provenance.solver, answer.stage_seconds,
+        answer.runners_up,
+    )  # fmt: skip
+
+
 def _lower_plan(
-    schedule: Schedule, profile: RuntimeProfile, placement: str, protocol: str, instances: int | None
+    schedules: Sequence[Schedule], profile: RuntimeProfile, placement: str, protocol: str, instances: int | None
 ) -> LoweredFile:
     if protocol not in (AUTO, SIMPLE, PACKETS):
         raise InputError(
@@ -231,7 +264,8 @@ def _lower_plan(
         )  # fmt: skip
     _instances(instances)
     asked = None if protocol == AUTO else protocol
-    choice = choose_plan(schedule, PlanOptions(placement_of(placement)), profile, PlanWishes(asked, instances))
+    options, wishes = PlanOptions(placement_of(placement)), PlanWishes(asked, instances)
+    schedule, choice = choose_among(schedules, options, profile, wishes)
     made = choice.lowered
     replay = replay_plan(made.plan, schedule.collective.kind, schedule.topology, schedule.chunk_bytes)
     return LoweredFile(

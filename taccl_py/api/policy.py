@@ -9,7 +9,7 @@ from dataclasses import replace
 from taccl_py.answer import OF_FIXED_CHUNKS
 from taccl_py.errors import InputError
 from taccl_py.lowering.buffers import CallPlacement
-from taccl_py.runtimes import EXECUTOR, MSCCLPP, RCCL, RUNTIMES, Runtime
+from taccl_py.runtimes import EXECUTOR, MSCCLPP, RCCL, RUNTIMES, PlanRuntime, Runtime
 from taccl_py.solvers.limits import Limits
 from taccl_py.topology.model import Topology
 
@@ -152,15 +152,15 @@ def runtime_named(asked: str, topology: Topology | None) -> Runtime:
     return chosen_runtime(asked, topology)
 
 
-def known_runtime(asked: str, topology: Topology | None) -> str:
-    """Name of a runtime by a name that may be wrong, also of MSCCL++.
+def known_runtime(asked: str, topology: Topology | None) -> Runtime | PlanRuntime:
+    """Runtime by a name that may be wrong, also MSCCL++.
 
     Raises
     ------
     InputError
         If there is no such runtime.
     """
-    return asked if asked == MSCCLPP.name else runtime_named(asked, topology).name
+    return MSCCLPP if asked == MSCCLPP.name else runtime_named(asked, topology)
 
 
 def placement_of(name: str) -> CallPlacement:

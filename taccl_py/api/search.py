@@ -34,7 +34,7 @@ from taccl_py.pipeline.select import size_of as schedule_size
 from taccl_py.portfolio.build import Portfolio, synthesize_portfolio
 from taccl_py.profiles.catalog import neutral_profile, select_profile
 from taccl_py.profiles.model import RuntimeProfile
-from taccl_py.runtimes import Runtime
+from taccl_py.runtimes import PlanRuntime, Runtime
 from taccl_py.schedule.ir import ANY_ALGORITHM
 from taccl_py.sketch.machine import load_machine
 from taccl_py.solvers.limits import Limits
@@ -129,7 +129,8 @@ def synthesize(  # noqa: PLR0913 - keywords with defaults, as the command's opti
     seed
         Random seed.
     runtime
-        ``executor``, ``rccl``, ``legacy``; ``auto``: RCCL on GPUs of AMD, else the MSCCL executor.
+        ``executor``, ``rccl``, ``legacy``, ``mscclpp``; ``auto``: RCCL on GPUs of AMD, else the MSCCL executor. Messages for MSCCL++ carry any
+        number of chunks, those of the others at most 71.
     runtime_profile
         Shipped name or file, or ``neutral`` for links and ports alone; ``auto``: that of the runtime on the machine's GPUs.
     events
@@ -160,13 +161,13 @@ def synthesize(  # noqa: PLR0913 - keywords with defaults, as the command's opti
     )  # fmt: skip
     request = with_defaults(request, engine=engine, effort=effort, time_limit=time_limit)
     topology = resolve_machine(request)
-    target = runtime_named(runtime, topology)
+    target = known_runtime(runtime, topology)
     profile = select_profile(runtime_profile, target.name, topology).profile
-    request = replace(request, profile=profile)
+    request = replace(request, profile=profile, message_chunks=target.max_count)
     return search_for(request, target, events or Events())
 
 
-def search_for(request: Request, runtime: Runtime, events: Events, *, is_guarded: bool = False) -> Answer:
+def search_for(request: Request, runtime: Runtime | PlanRuntime, events: Events, *, is_guarded: bool = False) -> Answer:
     """Find and verify a schedule for a request.
 
     Parameters
@@ -191,7 +192,7 @@ def search_for(request: Request, runtime: Runtime, events: Events, *, is_guarded
     return answer_of(synthesis, request, runtime, ended)
 
 
-def answer_of(synthesis: Synthesis, request: Request, runtime: Runtime, ended: Ended) -> Answer:
+def answer_of(synthesis: Synthesis, request: Request, runtime: Runtime | PlanRuntime, ended: Ended) -> Answer:
     """Answer of a search, with its bounds.
 
     Parameters
@@ -335,7 +336,7 @@ def bound(
     Parameters
     ----------
     machine, kind, size, root, runtime, runtime_profile
-        As for `synthesize`; the runtime may also be ``mscclpp``. In place of a kind a demand, which has its own size.
+        As for `synthesize`. In place of a kind a demand, which has its own size.
 
     Returns
     -------
@@ -356,7 +357,7 @@ def bound(
         best, _ = demand_lower_bound(load_machine(machine).topology, kind, Limits())
         return (ScopedBound(Scope.PHYSICAL, best.time_us, best.reason, ANY_ALGORITHM),)
     demand = make_demand(Request(topology=machine, kind=kind_of(kind), size_bytes=size_of(size), root=root))
-    profile = select_profile(runtime_profile, known_runtime(runtime, demand.topology), demand.topology).profile
+    profile = select_profile(runtime_profile, known_runtime(runtime, demand.topology).name, demand.topology).profile
     wanted = wanted_sizes(demand, None)
     analysis = analyse(demand.topology, demand.kind, demand.root, wanted, profile)
     return scoped_bounds(analysis, wanted[0])
@@ -385,7 +386,7 @@ def synthesize_sizes(  # noqa: PLR0913 - keywords with defaults, as the command'
     Parameters
     ----------
     machine, kind, root, sketch, seed, runtime, runtime_profile, events, stop
-        As for `synthesize`; a sketch cannot be searched for.
+        As for `synthesize`; a sketch cannot be searched for, and the runtime is one for XML.
     sizes
         Range such as ``1KiB:1GiB``, or the smallest and the largest size, both included.
     effort, time_limit

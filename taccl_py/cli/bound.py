@@ -124,5 +124,5 @@ def _profile(demand: Demand, values: dict[str, Any], *, by_switch: bool) -> Runt
 
     if by_switch:
         return neutral_profile()
-    name = known_runtime(values["runtime"], demand.topology)
+    name = known_runtime(values["runtime"], demand.topology).name
     return select_profile(values["runtime_profile"], name, demand.topology).profile

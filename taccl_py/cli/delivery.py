@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from taccl_py.answer import Answer
     from taccl_py.api.lowering import Choice, Delivered
     from taccl_py.lowering.lower import LoweringOptions
+    from taccl_py.lowering.mscclpp import LoweredPlan
+    from taccl_py.lowering.plan import Plan
     from taccl_py.pipeline.deliver import Lowered
     from taccl_py.runtimes import Runtime
     from taccl_py.solvers.limits import Over
@@ -58,6 +60,24 @@ def program_facts(choice: Choice | None, runtime: Runtime) -> dict[str, Any]:
     return facts
 
 
+def plan_facts(plan: Plan) -> dict[str, Any]:
+    """Facts about an MSCCL++ plan."""
+    from taccl_py.runtimes import MSCCLPP
+
+    return {
+        "runtime": MSCCLPP.name,
+        "protocol": plan.protocol,
+        "threadblocks": plan.num_threadblocks,
+        "threadblock_steps": plan.num_operations,
+        "channels": plan.num_channels,
+        "in_place": plan.in_place,
+        "out_of_place": not plan.in_place,
+        "min_bytes": plan.min_bytes,
+        "max_bytes": plan.max_bytes,
+        "unit_bytes": plan.unit_bytes,
+    }
+
+
 def runtime_facts(answer: Answer, note: str) -> dict[str, Any]:
     """Runtime profile, and the bound under it or why it is neutral."""
     profile, bound = answer.profile, answer.bound(Scope.RUNTIME)
@@ -85,7 +105,13 @@ def check_output(output: Path | None) -> None:
         raise InputError("is a file; name a directory, or a file ending in .xml or .json", path=str(output))
 
 
-def write_answer(output: Path | None, answer: Answer, lowered: Lowered | None, facts: dict[str, Any]) -> list[str]:
+def write_answer(
+    output: Path | None,
+    answer: Answer,
+    lowered: Lowered | LoweredPlan | None,
+    facts: dict[str, Any],
+    program: str = "algorithm.xml",
+) -> list[str]:
     """Write what was asked for, `facts` in the summary; every text is complete before the first file is."""
     if output is None:
         return []
@@ -95,7 +121,7 @@ def write_answer(output: Path | None, answer: Answer, lowered: Lowered | None, f
     elif lowered is None or output.suffix == ".xml":
         texts = {output: lowered.text if lowered else ""}
     else:
-        paths = [output / name for name in ("schedule.json", "algorithm.xml", "summary.json")]
+        paths = [output / name for name in ("schedule.json", program, "summary.json")]
         names = [path.name for path in paths]
         summary = canonical_json({"format": SUMMARY_FORMAT, **facts, "files": names})
         texts = dict(zip(paths, (schedule, lowered.text, summary), strict=True))

@@ -86,7 +86,7 @@ def install(sources: tuple[Path, ...], output: Path, runtime: str, as_json: bool
     from taccl_py.portfolio.swap import sole_user, swap_files
 
     place, trim, replaces, leave = values["place"], values["trim"], values["replaces"], values["leave"]
-    runtime = told_runtime(runtime, sources)
+    runtime = told_runtime(runtime, sources, MSCCLPP.name)
     if place is not None and not place:
         raise InputError("is empty; name a directory", path="command line", field="--at")
     at = (place if place is not None else str(output.absolute())).rstrip("/") or "/"

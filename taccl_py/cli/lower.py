@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from taccl_py.cli.asked import refuse_others
+from taccl_py.cli.delivery import plan_facts
 from taccl_py.cli.lower_targets import CHAKRA, OTHER_TARGETS, lower_to, refuse_network_option
 from taccl_py.cli.options import (
     SIZE,
@@ -17,6 +18,7 @@ from taccl_py.cli.options import (
     json_option,
     lowering_options,
     make_lowering_options,
+    make_plan_options,
     require_room_for_json,
     runtime_profile_option,
 )
@@ -104,7 +106,7 @@ class _Written:
     is_flag=True,
     help="Write traces without a network file, where ASTRA-sim's analytical back end has no network like the machine.",
 )
-@lowering_options
+@lowering_options()
 @runtime_profile_option
 @json_option
 def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **values: Any) -> None:  # fmt: skip
@@ -340,8 +342,6 @@ def _summary(program: Program) -> str:
 
 
 def _lower_plan(subject: Schedule, values: dict[str, Any]) -> _Written:
-    from taccl_py.lowering.mscclpp import PlanOptions
-    from taccl_py.lowering.plan import PACKETS, SIMPLE
     from taccl_py.pipeline.in_network import switch_runtime_us
     from taccl_py.pipeline.plan_choice import PlanWishes, choose_plan
     from taccl_py.profiles.catalog import select_profile
@@ -353,17 +353,7 @@ def _lower_plan(subject: Schedule, values: dict[str, Any]) -> _Written:
             path="command line",
             field="--runtime",
         )
-    protocol = None if values["protocol"] == "auto" else str(values["protocol"])
-    known = (SIMPLE,) if values["switch"] else (SIMPLE, PACKETS)
-    if protocol not in (None, *known):
-        by_switch = " by switch" if values["switch"] else ""
-        raise InputError(
-            f"plans for {MSCCLPP.title}{by_switch} have protocol {' or '.join(known)}, found {protocol}; leave --protocol out",
-            path="command line",
-            field="--protocol",
-        )
-    given = make_lowering_options(values, subject.topology)
-    options = PlanOptions(given.placement, given.instances, given.min_bytes, given.max_bytes, values["name"])
+    options, protocol = make_plan_options(values, subject.topology, by_switch=values["switch"])
     profile = select_profile(values["runtime_profile"], MSCCLPP.name, subject.topology).profile
     if values["switch"]:
         return _lower_by_switch(subject, options, profile, values)
@@ -452,21 +442,9 @@ def _against_bound(made: SwitchPlan) -> str:
 def _plan_facts(plan: Plan) -> tuple[dict[str, Any], str]:
     from taccl_py.runtimes import MSCCLPP
 
-    facts = {
-        "runtime": MSCCLPP.name,
-        "protocol": plan.protocol,
-        "threadblocks": plan.num_threadblocks,
-        "threadblock_steps": plan.num_operations,
-        "channels": plan.num_channels,
-        "in_place": plan.in_place,
-        "out_of_place": not plan.in_place,
-        "min_bytes": plan.min_bytes,
-        "max_bytes": plan.max_bytes,
-        "unit_bytes": plan.unit_bytes,
-    }
     placement = "in place" if plan.in_place else "out of place"
     summary = (
         f"{format_count(plan.num_threadblocks, 'threadblock')} and {format_count(plan.num_channels, 'channel')} a GPU, "
         f"at most {format_count(plan.num_operations, 'operation')} each, {plan.protocol}, {placement}, for {MSCCLPP.version}"
     )
-    return facts, summary
+    return plan_facts(plan), summary

@@ -21,7 +21,7 @@ from taccl_py.errors import InputError
 from taccl_py.jsonio import require_writable
 from taccl_py.lowering.buffers import CallPlacement
 from taccl_py.lowering.program import Protocol
-from taccl_py.runtimes import EXECUTOR, RUNTIMES
+from taccl_py.runtimes import EXECUTOR, MSCCLPP, RUNTIMES
 from taccl_py.solvers.limits import Limits
 from taccl_py.topology.degrade import (
     Degradation,
@@ -38,6 +38,7 @@ from taccl_py.units import Left, SizeRange, parse_left, parse_ranks, parse_size,
 
 if TYPE_CHECKING:
     from taccl_py.lowering.lower import LoweringOptions
+    from taccl_py.lowering.mscclpp import PlanOptions
     from taccl_py.profiles.model import RuntimeProfile
     from taccl_py.topology.model import Topology
 
@@ -230,30 +231,34 @@ def chosen_profile(asked: str, runtime: str, topology: Topology) -> RuntimeProfi
     return selection.profile
 
 
-def lowering_options(command: F) -> F:
-    """Options that say for what a program is made."""
+def lowering_options(*more: str) -> Callable[[F], F]:
+    """Options that say for what a program is made: a runtime for XML, or one of some more."""
+    what = "program" if more else "XML"
     decorators = [
-        runtime_option("Runtime that will load the XML"),
+        runtime_option(f"Runtime that will load the {what}", *more),
         click.option("--placement", type=click.Choice([str(p) for p in CallPlacement]), default="both", show_default=True,
-                     help="Buffers for which the XML is right: in place, out of place, or both."),
+                     help=f"Buffers for which the {what} is right: in place, out of place, or both."),
         click.option("--protocol", type=click.Choice(["auto", *map(str, Protocol)]), default="auto", show_default=True,
                      help="NCCL protocol; auto is what is fastest at the size."),
         click.option("--instances", type=click.IntRange(1, 32), default=None,
                      help="Cut every chunk into this many parts with threadblocks of their own. Default: what is fastest under the runtime "
                      "profile, and 1 without one."),
-        click.option("--min-bytes", type=SIZE, default=None, help="Smallest size for which the runtime may use the XML."),
-        click.option("--max-bytes", type=SIZE, default=None, help="Largest size for which the runtime may use the XML."),
+        click.option("--min-bytes", type=SIZE, default=None, help=f"Smallest size for which the runtime may use the {what}."),
+        click.option("--max-bytes", type=SIZE, default=None, help=f"Largest size for which the runtime may use the {what}."),
     ]  # fmt: skip
-    for decorator in reversed(decorators):
-        command = decorator(command)
-    return command
+
+    def decorate(command: F) -> F:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate
 
 
 def runtime_option(purpose: str, *more: str) -> Callable[[F], F]:
     """Option that names a runtime, of those for XML or of some more; see `taccl_py.api.policy.chosen_runtime`."""
-    words = (
-        f"{purpose}: MSCCL executor for NCCL, RCCL, or legacy MSCCL; auto is RCCL on GPUs of AMD, else the executor."
-    )
+    names = "legacy MSCCL, or MSCCL++" if more else "or legacy MSCCL"
+    words = f"{purpose}: MSCCL executor for NCCL, RCCL, {names}; auto is RCCL on GPUs of AMD, else the executor."
     choice = click.Choice([AUTO, *RUNTIMES, *more])
     return click.option("--runtime", type=choice, default=AUTO, show_default=True, help=words)
 
@@ -265,8 +270,8 @@ def told_runtime_option(purpose: str, *more: str) -> Callable[[F], F]:
     return click.option("--runtime", type=choice, default=AUTO, show_default=True, help=words)
 
 
-def told_runtime(asked: str, files: Iterable[Path]) -> str:
-    """Name of the runtime of files, or of folders with some.
+def told_runtime(asked: str, files: Iterable[Path], *more: str) -> str:
+    """Name of the runtime of files, or of folders with some; one for XML, or of some more.
 
     Raises
     ------
@@ -277,7 +282,7 @@ def told_runtime(asked: str, files: Iterable[Path]) -> str:
 
     if asked != AUTO:
         return asked
-    told = sorted(told_runtimes(files))
+    told = sorted(told_runtimes(files, {*RUNTIMES, *more}))
     if len(told) > 1:
         raise InputError(f"files are for {' and '.join(told)}; name one", path="command line", field="--runtime")
     return told[0] if told else EXECUTOR.name
@@ -308,6 +313,33 @@ def make_lowering_options(values: dict[str, Any], topology: Topology) -> Lowerin
         min_bytes=least,
         max_bytes=most,
     )
+
+
+def make_plan_options(
+    values: dict[str, Any], topology: Topology, *, by_switch: bool = False
+) -> tuple[PlanOptions, str | None]:
+    """Options of an MSCCL++ plan of parsed command-line values, and its protocol if one is asked for.
+
+    Raises
+    ------
+    InputError
+        If the range of sizes is upside down, or plans have no such protocol.
+    """
+    from taccl_py.lowering.mscclpp import PlanOptions
+    from taccl_py.lowering.plan import PACKETS, SIMPLE
+
+    known = (SIMPLE,) if by_switch else (SIMPLE, PACKETS)
+    protocol = None if values["protocol"] == AUTO else str(values["protocol"])
+    if protocol not in (None, *known):
+        raise InputError(
+            f"plans for {MSCCLPP.title}{' by switch' if by_switch else ''} have protocol {' or '.join(known)}, found {protocol}; "
+            "leave --protocol out",
+            path="command line",
+            field="--protocol",
+        )
+    given = make_lowering_options({**values, "protocol": AUTO, "runtime": AUTO}, topology)
+    options = PlanOptions(given.placement, given.instances, given.min_bytes, given.max_bytes, values.get("name"))
+    return options, protocol
 
 
 def budget_options(takes: str, limits: str = "the search") -> Callable[[F], F]:

@@ -76,7 +76,7 @@ def _parse_seconds(text: str) -> float:
 @click.option("-o", "--output", type=OUTPUT, default=None,
               help="Directory for schedule.json, algorithm.xml and summary.json, or one file ending in .xml or .json.")  # fmt: skip
 @click.option("--only-schedule", is_flag=True, help="Make no XML. Also what -o FILE.json does.")
-@lowering_options
+@lowering_options()
 @runtime_profile_option
 @json_option
 def replan(schedule: Path, output: Path | None, as_json: bool, **values: Any) -> None:

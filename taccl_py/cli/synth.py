@@ -47,7 +47,7 @@ from taccl_py.cli.options import (
 from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError
 from taccl_py.report.tables import print_table, record, summary_table, timed
-from taccl_py.runtimes import EXECUTOR, V100_THREADBLOCKS, Runtime
+from taccl_py.runtimes import EXECUTOR, MSCCLPP, V100_THREADBLOCKS, Runtime
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import ENGINE_NAMES
 from taccl_py.synthesis.engine import Options
@@ -129,7 +129,7 @@ _V100 = "v100"
     "--output",
     type=OUTPUT,
     default=None,
-    help="Directory for schedule.json, algorithm.xml and summary.json, or one file ending in .xml or .json.",
+    help="Directory for schedule.json, algorithm.xml (plan.json with --runtime mscclpp) and summary.json, or one file ending in .xml or .json.",
 )
 @click.option(
     "--progress",
@@ -140,7 +140,7 @@ _V100 = "v100"
 @click.option(
     "--only-schedule",
     is_flag=True,
-    help="Make no XML: for machines that are larger than what a runtime can load. Also what -o FILE.json does.",
+    help="Make no program: for machines that are larger than what a runtime can load. Also what -o FILE.json does.",
 )
 @demand_options
 @degradation_options
@@ -151,7 +151,7 @@ _V100 = "v100"
     help="One schedule for each thing of a sort that may fail, and an index: nic (lost), gpu-link, gpu-port, or with the part of "
     "the bandwidth that is left, nic:0.5; several after commas. One search for those that are alike; --time-limit is for all of them.",
 )
-@lowering_options
+@lowering_options(MSCCLPP.name)
 @runtime_profile_option
 @json_option
 def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: skip
@@ -163,7 +163,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
     holds it, or whose contributions are added, and who wants it, or a collective that SCCL or msccl-tools saved as JSON. Demands get a schedule, a plan for MSCCL++ and XML for legacy MSCCL, as far as these
     can run it.
 
-    The schedule is verified, lowered to MSCCL XML for the runtime, verified again as text, and replayed. Ctrl-C (or
+    The schedule is verified, lowered to MSCCL XML for the runtime, or to a plan with --runtime mscclpp, verified again as text, and replayed. Ctrl-C (or
     SIGTERM) ends the search with the best schedule so far; a second one, or one before there is an answer, ends the program. One
     that comes while the schedule is lowered leaves it in the directory of -o, as unlowered.json.
 
@@ -171,6 +171,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
     Examples:
       taccl synth ndv2 allgather --nodes 2 --sketch sk-1 --size 16MB -o out/
       taccl synth torus:4x4 allreduce --size 64MiB -o ring.xml
+      taccl synth ndv5 allreduce --size 16MiB --runtime mscclpp -o plan/
       taccl synth ndv4 allreduce --nodes 2 --sizes 1KiB:4GiB -o algos/
       taccl synth dgx1 allgather --without-link 0-3 --slow-link 4-7:0.5
       taccl synth topo-ndv2-1MB.json alltoall --sketch sk1-ndv2-n2.json --json
@@ -193,6 +194,11 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
     stop = threading.Event()
     request = _request(values, stop)
     topology = resolve_machine(request)
+    if values["runtime"] == MSCCLPP.name:
+        from taccl_py.cli.synth_plan import synth_plan
+
+        synth_plan(request, topology, values, output, as_json=as_json)
+        return
     options = make_lowering_options(values, topology)
     selection = select_profile(values["runtime_profile"], options.runtime.name, topology)
     profile = selection.profile

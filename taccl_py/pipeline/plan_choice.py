@@ -6,7 +6,8 @@ through pieces of it in loops.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -18,8 +19,10 @@ from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.runtimes import MSCCLPP
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.plan_replay import RuntimePlanReplay
+from taccl_py.solvers.limits import Over, never
 
 _MOST_INSTANCES = 32
+_MOST_SCHEDULES = 3  # of those that are nearly as fast on links and ports
 _MOST_PASSES = 64  # of a loop
 # Twice as many threadblocks, or passes of a loop, must be worth it.
 WORTH = 0.98
@@ -127,6 +130,50 @@ def choose_plan(
     if chosen is not plain and plain is not None and options.max_bytes is None:
         wanted = replace(wanted, max_bytes=_end_of_packets(chosen, plain, size_bytes))
     return PlanChoice(lower_plan_and_verify(schedule, wanted), wanted, chosen.runtime_us)
+
+
+def choose_among(
+    schedules: Sequence[Schedule],
+    options: PlanOptions,
+    profile: RuntimeProfile,
+    wishes: PlanWishes,
+    over: Over = never,
+) -> tuple[Schedule, PlanChoice]:
+    """Plan of the first of some schedules that the runtime can hold; under a profile, of that one whose plan is fastest.
+
+    Parameters
+    ----------
+    schedules
+        Valid schedules, the fastest first.
+    options, profile, wishes
+        As for `choose_plan`.
+    over
+        True once time is up; no other schedule is tried then.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept by any of them; the error is that of the first.
+    """
+    best: tuple[Schedule, PlanChoice] | None = None
+    errors: list[LoweringError] = []
+    for schedule in schedules[:_MOST_SCHEDULES]:
+        try:
+            choice = choose_plan(schedule, options, profile, wishes)
+        except LoweringError as error:
+            errors.append(error)
+            continue
+        if best is None or _time_us(choice) < _time_us(best[1]):
+            best = schedule, choice
+        if choice.runtime_us is None or over():
+            break
+    if best is None:
+        raise errors[0]
+    return best
+
+
+def _time_us(choice: PlanChoice) -> float:
+    return math.inf if choice.runtime_us is None else choice.runtime_us
 
 
 def _fastest(

@@ -23,7 +23,7 @@ from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.damage.healing import link_images
 from taccl_py.synthesis.damage.mending import mended
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
-from taccl_py.synthesis.uneven import recut, usable_counts
+from taccl_py.synthesis.uneven import FinerChunks, recut
 from taccl_py.topology.model import Topology
 
 # Parts of the time for new sizes, and for new weights; a search takes what is left. Guesses.
@@ -157,7 +157,7 @@ def _of_old(old: Schedule, demand: Demand, limits: Limits, events: Events) -> It
     else:
         yield RemedyTried(Remedy.RETIMED, kept)
         resizing = limits.within(limits.seconds * _RESIZING)
-        resized = recut(kept, usable_counts(demand), resizing)
+        resized = recut(kept, FinerChunks.of(demand), resizing)
         reason = "" if resized is not None else "no other sizes of its chunks are faster"
         yield RemedyTried(Remedy.RESIZED, _valid(resized), reason)
     if demand.kind in _BACKWARDS:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from taccl_py.collective import ROOTED, Kind
 from taccl_py.errors import Infeasible, InputError
 from taccl_py.profiles.model import RuntimeProfile
+from taccl_py.runtimes import MAX_COUNT
 from taccl_py.sketch.machine import load_machine
 from taccl_py.sketch.model import Sketch
 from taccl_py.solvers.choice import choose_solver
@@ -16,7 +17,7 @@ from taccl_py.synthesis.bounds import require_ways
 from taccl_py.synthesis.engine import Demand, Options, require_few_chunks
 from taccl_py.topology.degrade import Degradation, degraded
 from taccl_py.topology.model import Topology
-from taccl_py.units import format_ranks, parse_size
+from taccl_py.units import BYTES_PER_MB, format_ranks, parse_size
 
 DEFAULT_SIZE = "1MB"
 # Name of a sketch that is to be searched, and the longest that one sketch is solved for.
@@ -51,6 +52,8 @@ class Request:
         Links that are missing or slow.
     profile
         Runtime profile for which the answer is to be fast; None is links and ports alone.
+    message_chunks
+        Chunks that one message can carry in the runtime.
     """
 
     topology: str | Topology
@@ -65,6 +68,7 @@ class Request:
     options: Options = field(default_factory=Options)
     degradation: Degradation = field(default_factory=Degradation)
     profile: RuntimeProfile | None = None
+    message_chunks: int = MAX_COUNT
 
 
 def resolve_machine(request: Request) -> Topology:
@@ -106,11 +110,16 @@ def make_demand(request: Request, *, expanded: bool = True) -> Demand:
         )  # fmt: skip
     size_bytes = request.size_bytes if request.size_bytes is not None else parse_size(DEFAULT_SIZE)
     chunks = request.chunks_per_rank or (sketch.chunks_per_rank if sketch else None)
-    demand = Demand(topology, request.kind, size_bytes, request.root, sketch, chunks)
+    demand = Demand(topology, request.kind, size_bytes, request.root, sketch, chunks, request.message_chunks)
     given = {"num_ranks": "--ranks" if request.ranks is not None else "TOPOLOGY"}
     given["chunks_per_rank"] = "--sketch" if sketch is not None and request.chunks_per_rank is None else "--chunks"
     with _named(root="--root", solver="--solver", **given):
         require_few_chunks(demand)
+        if topology.chunk_costs:
+            # What one chunk costs says nothing of what a chunk of another size costs, so that engines do not choose their number.
+            whole = demand.collective(chunks or 1)
+            one = Demand.of_chunks(topology, whole, sketch, float(BYTES_PER_MB))
+            demand = replace(one, message_chunks=request.message_chunks)
         if expanded:
             demand.collective(chunks or 1)
         choose_solver(request.options.solver)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,8 +108,8 @@ def read_runtime(path: Path) -> RuntimeFacts | None:
     return _facts(fields, [_point(fields, 0)]) if fields.has("runtime_us") else None
 
 
-def told_runtimes(paths: Iterable[Path]) -> set[str]:
-    """Names of the runtimes that algorithm files, or the files in folders, were made for.
+def told_runtimes(paths: Iterable[Path], known: Collection[str] = RUNTIMES) -> set[str]:
+    """Names of the runtimes, of those that are known, that algorithm files, or the files in folders, were made for.
 
     Only the summaries of `taccl synth` beside them tell; one that cannot be read tells nothing.
     """
@@ -119,7 +119,7 @@ def told_runtimes(paths: Iterable[Path]) -> set[str]:
         folder = path if is_folder else path.parent
         for summary in (folder / SUMMARY_FILE, *sorted((folder / NOTES).glob(f"*-{SUMMARY_FILE}"))):
             runtime, names = _told_runtime(summary)
-            if runtime in RUNTIMES and (is_folder or path.name in names):
+            if runtime in known and (is_folder or path.name in names):
                 found.add(runtime)
     return found
 

@@ -163,6 +163,8 @@ def _setting(result: dict[str, Any]) -> str:
 def _selectable(result: dict[str, Any]) -> str:
     """Sizes at which a runtime may choose the file."""
     sizes = f"{format_size(result['min_bytes']) if result['min_bytes'] else 0} to {format_size(result['max_bytes'])}"
+    if "unit_bytes" in result:
+        return f"{sizes}, in multiples of {result['unit_bytes']} bytes"
     divisor = result["count_divisor"]
     return sizes if divisor == 1 else f"{sizes}, for counts that {divisor} divides"
 
@@ -181,7 +183,7 @@ def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
     is_timed = "runtime_us" in result
     rows.append(("predicted time on links and ports" if is_timed else "predicted time", time(result["makespan_us"])))
     if "replay_us" in result and not is_timed:
-        rows.append(("XML replayed", time(result["replay_us"])))
+        rows.append(("plan replayed" if "unit_bytes" in result else "XML replayed", time(result["replay_us"])))
     rows += _bound_rows(result, time)
     if not per_chunk and "runtime_us" not in result:
         rows += [("algbw", format_rate(result["algbw_gbps"])), ("busbw", format_rate(result["busbw_gbps"]))]

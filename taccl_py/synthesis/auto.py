@@ -153,7 +153,7 @@ def quick_runs(demand: Demand) -> list[EngineRun]:
 def _is_rooted_within(demand: Demand, ranks: int, size_bytes: int) -> bool:
     """True if it is a Broadcast or Reduce on one node of at most so many ranks, and bytes."""
     topology = demand.topology
-    is_free = demand.kind in (Kind.BROADCAST, Kind.REDUCE) and demand.sketch is None and not topology.chunk_costs
+    is_free = demand.kind in (Kind.BROADCAST, Kind.REDUCE) and demand.sketch is None
     return is_free and topology.num_nodes == 1 and topology.num_ranks <= ranks and demand.size_bytes <= size_bytes
 
 
@@ -206,7 +206,7 @@ def _is_for_greedy(demand: Demand) -> bool:
     differ, and between few nodes inside which not all ranks are linked.
     """
     topology = demand.topology
-    if topology.chunk_costs or demand.sketch is not None:
+    if demand.sketch is not None:
         return False
     if (
         topology.num_nodes > 1
@@ -255,8 +255,6 @@ def _milp_runs(demand: Demand, counts: tuple[int, ...]) -> list[EngineRun]:
 
 def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthesis:
     """Engine entry point; see `taccl_py.synthesis.engine.Engine`."""
-    if demand.topology.chunk_costs:  # no other engine knows what a chunk of an unstated size is
-        return _or_template(load_engine("milp")(demand, options, events), demand, options)
     begun, limits = time.monotonic(), options.limits
     deadline = limits.deadline()
     bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, limits)
@@ -335,18 +333,6 @@ def _signed(answer: Synthesis, run: EngineRun, seed: int) -> Synthesis:
     origin = Origin(run.engine, answer.solver, sketch, seed, str(answer.proof), bound.time_us, bound.reason)
     others = tuple(schedule.with_origin(replace(origin, status=str(Proof.FEASIBLE))) for schedule in answer.runners_up)
     return replace(answer, schedule=answer.schedule.with_origin(origin), runners_up=others)
-
-
-def _or_template(answer: Synthesis, demand: Demand, options: Options) -> Synthesis:
-    """An answer, or the template that is faster; the answer's bound, which is of the same chunks and restrictions, stays."""
-    try:
-        schedule = load_engine("templates")(demand, options, Events()).schedule
-    except TacclError:
-        return answer
-    if schedule.makespan_us >= answer.schedule.makespan_us:
-        return answer
-    proof = Proof.of(schedule.makespan_us, answer.bound)
-    return replace(answer, schedule=schedule, proof=proof, solver="none", runners_up=(answer.schedule,))
 
 
 def _joined(answers: list[Synthesis], bound: Bound, seconds: float) -> Synthesis:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError
+from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Schedule
 from taccl_py.sketch.model import Sketch
 from taccl_py.solvers.limits import Limits
 from taccl_py.topology.model import Topology
-from taccl_py.units import BYTES_PER_MB, relative_gap
+from taccl_py.units import relative_gap
 
 if TYPE_CHECKING:
     from taccl_py.synthesis.bounds import Bound
@@ -52,11 +53,13 @@ class Demand:
     kind, root
         Which collective; the root is 0 where it has none.
     size_bytes
-        Size as nccl-tests counts it. It means nothing on a machine whose costs are per chunk.
+        Size as nccl-tests counts it.
     sketch
         Restrictions and hints, or None.
     chunks_per_rank
         Number of chunks of a shard, or None to leave it to the engine.
+    message_chunks
+        Chunks that one message can carry in the runtime that the schedule is for; what is more takes several messages there.
     """
 
     topology: Topology
@@ -65,6 +68,7 @@ class Demand:
     root: int = 0
     sketch: Sketch | None = None
     chunks_per_rank: int | None = None
+    message_chunks: int = MAX_COUNT
 
     @staticmethod
     def of_chunks(topology: Topology, collective: Collective, sketch: Sketch | None, chunk_bytes: float) -> Demand:
@@ -86,7 +90,7 @@ class Demand:
 
     def chunk_bytes(self, collective: Collective) -> float:
         """Size of one of its chunks."""
-        return float(BYTES_PER_MB) if self.topology.chunk_costs else collective.chunk_bytes(self.size_bytes)
+        return collective.chunk_bytes(self.size_bytes)
 
 
 class Proof(StrEnum):

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from taccl_py.collective import Collective
 from taccl_py.errors import InputError
+from taccl_py.runtimes import UNLIMITED_COUNT
 from taccl_py.sketch.model import Sketch
 from taccl_py.synthesis.restrict import find_allowed_links
 from taccl_py.synthesis.symmetry import Generator, make_generator
@@ -53,6 +54,8 @@ class Problem:
         Verified symmetry.
     narrowed
         Whether links that could be of use are not among ``allowed``.
+    message_chunks
+        Chunks that one message can carry in the runtime.
     """
 
     topology: Topology
@@ -63,6 +66,7 @@ class Problem:
     allowed: NDArray[np.bool_]
     generators: tuple[Generator, ...]
     narrowed: bool
+    message_chunks: int = UNLIMITED_COUNT
 
     @staticmethod
     def build(

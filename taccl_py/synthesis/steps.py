@@ -30,10 +30,8 @@ def synthesize_steps(demand: Demand, options: Options, events: Events) -> Synthe
     """
     begun = time.monotonic()
     walk = WalkLimits.usual(demand.kind)
-    # Costs of one chunk say nothing of what a chunk of another size would cost.
-    chunks = demand.chunks_per_rank or (1 if demand.topology.chunk_costs else None)
-    if chunks is not None:
-        walk = replace(walk, min_chunks=chunks, max_chunks=chunks)
+    if demand.chunks_per_rank is not None:
+        walk = replace(walk, min_chunks=demand.chunks_per_rank, max_chunks=demand.chunks_per_rank)
     front = pareto_front(demand, walk, options.limits, events)
     schedules = sorted((_at_size(demand, point.schedule) for point in front.points), key=lambda s: s.makespan_us)
     if not schedules:

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from taccl_py.collective import Collective, Kind
-from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import PlanDependences, build_schedule
@@ -69,7 +68,7 @@ PARAMS = Params()
 def fit_to_size(answer: Synthesis, demand: Demand, limits: Limits, *, sized: Sequence[Schedule] = ()) -> Synthesis:
     """The answer, its schedules cut so that they serve the demanded size and are as fast as they can be; the best one first.
 
-    Nothing is changed where the chunk count was demanded, a sketch says how chunks may move, or costs are for one chunk.
+    Nothing is changed where the chunk count was demanded, or a sketch says how chunks may move.
 
     Parameters
     ----------
@@ -80,26 +79,27 @@ def fit_to_size(answer: Synthesis, demand: Demand, limits: Limits, *, sized: Seq
     sized
         Schedules of the answer whose chunks have the best sizes already; they are cut only if none serves the demanded size.
     """
-    if demand.chunks_per_rank is not None or demand.sketch is not None or demand.topology.chunk_costs:
+    if demand.chunks_per_rank is not None or demand.sketch is not None:
         return answer
     deadline = limits.deadline()
-    counts = usable_counts(demand)
+    finer = FinerChunks.of(demand)
     # What takes long is left for the end, as time may be over by then.
     given = sorted(
         (answer.schedule, *answer.runners_up),
         key=lambda each: (len(each.messages) > PARAMS.most_reordered, each.makespan_us),
     )
-    even = found = [each for each in given if each.collective.chunks_per_rank in counts]
+    even = found = [each for each in given if each.collective.chunks_per_rank in finer.counts]
     for schedule in given:
         if found and any(schedule is each for each in sized):
             continue
         if deadline.left <= 0 or limits.stop.is_set():
             break
-        faster = recut(schedule, counts, limits.within(deadline.left))
+        faster = recut(schedule, finer, limits.within(deadline.left))
         found = found if faster is None else [*found, faster]
     # An answer that cannot be cut so stays; better one that serves other sizes only than none.
     fastest = min(given, key=lambda each: each.makespan_us)
-    found = found or [_equal_cut(fastest, counts, limits.within(deadline.left)) or fastest]
+    if not found:
+        found = [_equal_cut(fastest, finer, limits.within(deadline.left)) or fastest]
     best, *others = sorted(found, key=lambda each: (each.makespan_us, each.collective.chunks_per_rank))
     nearly = min(even, key=lambda each: each.makespan_us, default=best)
     if nearly.makespan_us <= best.makespan_us * (1 + PARAMS.least_gain):
@@ -120,17 +120,38 @@ def usable_counts(demand: Demand) -> tuple[int, ...]:
     return tuple(1 << bit for bit in range(most.bit_length()))
 
 
-def recut(schedule: Schedule, counts: Sequence[int], limits: Limits) -> Schedule | None:
-    """The same plan with chunks of unequal size, made of one of the counts of finer chunks; None if that is no faster.
+@dataclass(frozen=True)
+class FinerChunks:
+    """Chunks that a plan may be cut into.
+
+    Attributes
+    ----------
+    counts
+        Chunks per rank that serve the size, ascending.
+    message_chunks
+        Chunks that one message can carry in the runtime.
+    """
+
+    counts: Sequence[int]
+    message_chunks: int
+
+    @staticmethod
+    def of(demand: Demand) -> FinerChunks:
+        """Those that serve a demand."""
+        return FinerChunks(usable_counts(demand), demand.message_chunks)
+
+
+def recut(schedule: Schedule, finer: FinerChunks, limits: Limits) -> Schedule | None:
+    """The same plan with chunks of unequal size, made of one of the numbers of finer chunks; None if that is no faster.
 
     Sizes are found for the plan's order on links and ports, then an order for the sizes, and so on while that helps.
 
     Parameters
     ----------
     schedule
-        A schedule whose chunks are of equal size. If its own count is not one of the counts, any result will do.
-    counts
-        Chunks per rank, ascending.
+        A schedule whose chunks are of equal size. If its own count is not one of the finer ones, any result will do.
+    finer
+        Chunks to cut it into.
     limits
         Time, and the user's interrupt.
 
@@ -145,14 +166,14 @@ def recut(schedule: Schedule, counts: Sequence[int], limits: Limits) -> Schedule
         return None
     deadline = limits.deadline()
     plan = PlanDependences.of(schedule.topology, untimed_messages(schedule))
-    best = schedule if schedule.collective.chunks_per_rank in counts else None
+    best = schedule if schedule.collective.chunks_per_rank in finer.counts else None
     least_us = math.inf
     while deadline.left > 0 and not limits.stop.is_set():
         found = _best_sizes(schedule, plan, shards, limits.within(deadline.left))
         if found is None or found.time_us > least_us * (1 - PARAMS.least_gain):
             break
         least_us = found.time_us
-        best = _best_cut(schedule, plan, shards, found, counts, best)
+        best = _best_cut(schedule, plan, shards, found, finer, best)
         if len(plan.untimed) > PARAMS.most_reordered:
             break
         sizes_bytes = [
@@ -162,11 +183,11 @@ def recut(schedule: Schedule, counts: Sequence[int], limits: Limits) -> Schedule
     return None if best is schedule else best
 
 
-def _equal_cut(schedule: Schedule, counts: Sequence[int], limits: Limits) -> Schedule | None:
+def _equal_cut(schedule: Schedule, finer: FinerChunks, limits: Limits) -> Schedule | None:
     """The same plan with chunks as equal as one of the counts allows."""
     equal = Sizes((1.0,) * schedule.collective.num_chunks, 0.0)
     plan = PlanDependences.of(schedule.topology, untimed_messages(schedule))
-    return _best_cut(schedule, plan, _shards(schedule.collective), equal, counts, None, limits.countdown())
+    return _best_cut(schedule, plan, _shards(schedule.collective), equal, finer, None, limits.countdown())
 
 
 def _best_cut(
@@ -174,7 +195,7 @@ def _best_cut(
     plan: PlanDependences,
     shards: list[range],
     found: Sizes,
-    counts: Sequence[int],
+    finer: FinerChunks,
     best: Schedule | None,
     over: Over = never,
 ) -> Schedule | None:
@@ -185,8 +206,8 @@ def _best_cut(
     if best is not None and found.time_us > best.makespan_us * (1 - PARAMS.least_gain):
         return best
     cuts, times_us = [], list[float]()
-    for count in _spread(schedule.collective.chunks_per_rank, counts):
-        cut = _ChunkCut.of(schedule, shards, found, count)
+    for count in _spread(schedule.collective.chunks_per_rank, finer.counts):
+        cut = _ChunkCut.of(schedule, shards, found, count, finer.message_chunks)
         cuts.append(cut)
         times_us.append(cut.time_us(schedule, plan))
         # What is too many chunks for one message only becomes more messages with finer ones, which take longer to time.
@@ -256,32 +277,33 @@ def _in_turn(schedule: Schedule, plan: PlanDependences) -> Iterator[PortTurn]:
 
 @dataclass(frozen=True, slots=True)
 class _ChunkCut:
-    """Numbers of finer chunks that each chunk becomes, and that a rank then has."""
+    """Numbers of finer chunks that each chunk becomes, that a rank then has, and that one message can carry."""
 
     units: tuple[int, ...]
     chunks_per_rank: int
+    most: int
 
     @staticmethod
-    def of(schedule: Schedule, shards: list[range], found: Sizes, chunks_per_rank: int) -> _ChunkCut:
+    def of(schedule: Schedule, shards: list[range], found: Sizes, chunks_per_rank: int, most: int) -> _ChunkCut:
         """As near to the sizes as whole chunks are."""
         factor = chunks_per_rank / schedule.collective.chunks_per_rank
         units: list[int] = []
         for shard in shards:
             units += apportion([found.sizes[chunk] for chunk in shard], round(factor * len(shard)))
-        return _ChunkCut(tuple(units), chunks_per_rank)
+        return _ChunkCut(tuple(units), chunks_per_rank, most)
 
     def time_us(self, schedule: Schedule, plan: PlanDependences) -> float:
         """About how long the plan then takes."""
         chunk_bytes = schedule.chunk_bytes * schedule.collective.chunks_per_rank / self.chunks_per_rank
         lengths = [sum(self.units[chunk] for chunk in message.chunks) for message in plan.untimed]
         sizes_bytes = [
-            chunk_bytes * min(MAX_COUNT, units - first) for units in lengths for first in range(0, units, MAX_COUNT)
+            chunk_bytes * min(self.most, units - first) for units in lengths for first in range(0, units, self.most)
         ]
-        return plan.cut([-(-units // MAX_COUNT) for units in lengths]).time_us(sizes_bytes)
+        return plan.cut([-(-units // self.most) for units in lengths]).time_us(sizes_bytes)
 
     def is_split(self, untimed: Sequence[UntimedMessage]) -> bool:
         """True if some message becomes several, as it would have too many chunks."""
-        return any(sum(self.units[chunk] for chunk in message.chunks) > MAX_COUNT for message in untimed)
+        return any(sum(self.units[chunk] for chunk in message.chunks) > self.most for message in untimed)
 
     def schedule(self, schedule: Schedule, untimed: Sequence[UntimedMessage]) -> Schedule | None:
         """The plan so cut; None if sums come out wrong."""
@@ -291,7 +313,7 @@ class _ChunkCut:
         finer = []
         for message in untimed:
             chunks = tuple(part for c in message.chunks for part in range(ends[c] - self.units[c], ends[c]))
-            for first in range(0, len(chunks), MAX_COUNT):
-                finer.append(replace(message, chunks=chunks[first : first + MAX_COUNT]))
+            for first in range(0, len(chunks), self.most):
+                finer.append(replace(message, chunks=chunks[first : first + self.most]))
         made = build_schedule(schedule.topology, collective, chunk_bytes, finer)
         return made if not collective.reduces or adds_up(made) else None

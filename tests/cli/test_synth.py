@@ -1,6 +1,7 @@
 """``taccl synth``: what it prints, what its options do."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -266,6 +267,50 @@ def test_a_profile_of_taccl_has_no_size_and_no_rates(taccl, folder):
     table = taccl("synth", profile, "allgather", "--sketch", sketch, "--time-limit", 1).out
     assert "profile's unit" in table
     assert "GB/s" not in table
+
+
+def test_for_mscclpp_there_is_a_plan(taccl, folder):
+    """What the table says is what the plan is; what follows finds the folder to be one for MSCCL++."""
+    options = ("--runtime", "mscclpp", "--size", "64KiB", "--engine", "templates", "-o", "out")
+    record = taccl("synth", "ndv5", "allreduce", *options, "--json").json
+    plan_keys = {*LOWERED_KEYS, "unit_bytes", "group", "loop_bytes"} - {"count_divisor", "scratch_chunks"}
+    assert set(record) == {*KEYS, *plan_keys, *RUNTIME_KEYS}
+    assert (record["runtime"], record["runtime_profile"]) == ("mscclpp", "mscclpp-h100")
+    assert [Path(name).name for name in record["files"]] == ["schedule.json", "plan.json", "summary.json"]
+    checked = taccl("check", "out", "--json").json
+    assert [Path(each["file"]).name for each in checked["files"]] == ["schedule.json", "plan.json"]
+    assert all(each["good"] for each in checked["files"])
+    assert "in multiples of" in taccl("synth", "ndv5", "allreduce", *options).out
+    assert taccl("run", "out/plan.json").code == 0
+    assert taccl("install", "out/plan.json", "-o", "plans").code == 0
+    assert (folder / "plans" / "taccl_plans.py").exists()
+
+
+def test_for_mscclpp_without_a_profile_the_plan_has_one_instance(taccl, folder):
+    options = ("--runtime", "mscclpp", "--engine", "templates", "--protocol", "LL", "-o", "out", "--json")
+    record = taccl("synth", "ring:4", "allgather", *options).json
+    assert "runtime_us" not in record
+    assert (record["protocol"], record["runtime_profile"]) == ("LL", "neutral")
+    alone = taccl("synth", "ring:4", "allgather", *options[:4], "-o", "only.json", "--json").json
+    assert [Path(name).name for name in alone["files"]] == ["only.json"]
+    assert "protocol" not in alone
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (("--sizes", "1KiB:1MiB"), "--sizes: is for runtimes that load XML"),
+        (("--single-failures", "nic"), "--single-failures: is for runtimes that load XML"),
+        (("-o", "plan.xml"), "--output: MSCCL++ loads plans, not XML"),
+        (("--protocol", "LL128"), "have protocol Simple or LL, found LL128"),
+        (("--min-bytes", "2MB", "--max-bytes", "1MB"), "fewer than --min-bytes"),
+        (("--runtime-profile", "rccl-mi300x"), "profile rccl-mi300x is of rccl, but the runtime is mscclpp"),
+    ],
+)
+def test_for_mscclpp_what_is_for_xml_is_refused(taccl, options, what):
+    ended = taccl("synth", "ring:4", "allgather", "--runtime", "mscclpp", *options)
+    assert (ended.code, ended.out) == (2, "")
+    assert what in ended.err
 
 
 @pytest.mark.parametrize("runtime", list(RUNTIMES))

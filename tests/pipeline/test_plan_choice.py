@@ -7,10 +7,12 @@ import pytest
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.buffers import CallPlacement
 from taccl_py.lowering.mscclpp import PlanOptions
-from taccl_py.pipeline.plan_choice import PlanWishes, choose_plan
+from taccl_py.pipeline import plan_choice
+from taccl_py.pipeline.deliver import lower_plan_and_verify
+from taccl_py.pipeline.plan_choice import PlanWishes, choose_among, choose_plan
 from taccl_py.profiles.catalog import load_profile, neutral_profile
 from taccl_py.simulate.plan_replay import RuntimePlanReplay
-from tests.lowering.cases import chain_broadcast, direct_allreduce, direct_alltoall, ring_allgather
+from tests.lowering.cases import chain_broadcast, direct_allreduce, direct_alltoall, recursive_doubling, ring_allgather, ring_allreduce
 
 H100 = load_profile("mscclpp-h100")
 OPTIONS = PlanOptions(CallPlacement.IN_PLACE)
@@ -113,3 +115,35 @@ def test_a_protocol_alone_leaves_open_how_a_plan_is_cut():
     assert PlanWishes(instances=2).says_cut
     assert PlanWishes(group=2).says_cut
     assert PlanWishes(loop_bytes=1024).says_cut
+
+
+def test_of_several_schedules_the_one_with_the_fastest_plan_is_taken():
+    """On a ring of four ranks six messages follow each other; by doubling there are two."""
+    slow, fast = (of_size(make(4), 4096) for make in (ring_allreduce, recursive_doubling))
+    schedule, choice = choose_among([slow, fast], OPTIONS, H100, PlanWishes())
+    assert schedule is fast
+    assert choice.runtime_us == chosen(fast).runtime_us < chosen(slow).runtime_us
+
+
+def test_on_links_and_ports_alone_the_first_schedule_that_fits_is_taken(monkeypatch):
+    one, other = (of_size(make(4), 4096) for make in (ring_allreduce, recursive_doubling))
+    schedule, choice = choose_among([one, other], OPTIONS, neutral_profile(), PlanWishes())
+    assert schedule is one
+    assert choice.runtime_us is None
+
+    def refuse_one(schedule, options):
+        if schedule is not other:
+            raise LoweringError("too much", runtime="MSCCL++", limit=64)
+        return lower_plan_and_verify(schedule, options)
+
+    monkeypatch.setattr(plan_choice, "lower_plan_and_verify", refuse_one)
+    schedule, _ = choose_among([one, other], OPTIONS, neutral_profile(), PlanWishes())
+    assert schedule is other
+    with pytest.raises(LoweringError, match="too much"):
+        choose_among([one, one], OPTIONS, neutral_profile(), PlanWishes())
+
+
+def test_once_time_is_up_no_other_schedule_is_tried():
+    slow, fast = (of_size(make(4), 4096) for make in (ring_allreduce, recursive_doubling))
+    schedule, _ = choose_among([slow, fast], OPTIONS, H100, PlanWishes(), over=lambda: True)
+    assert schedule is slow

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from taccl_py.collective import Collective, Kind
+from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule
 from taccl_py.solvers.limits import Limits
@@ -15,7 +16,7 @@ from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.templates.library import template_schedules
-from taccl_py.synthesis.uneven import fit_to_size, recut, usable_counts
+from taccl_py.synthesis.uneven import FinerChunks, fit_to_size, recut, usable_counts
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link
 from taccl_py.verify.schedule import verify_schedule
@@ -37,7 +38,7 @@ def two_lanes(chunks=2):
 def test_a_slower_link_carries_less():
     """Halves take 1 + 15 us. Three quarters over the quick link take as long as one quarter over the other: 1 + 7.5 us."""
     assert two_lanes().makespan_us == pytest.approx(16.0)
-    found = recut(two_lanes(), POWERS, LIMITS)
+    found = recut(two_lanes(), FinerChunks(POWERS, MAX_COUNT), LIMITS)
     assert found.makespan_us == pytest.approx(8.5)
     assert [len(message.chunks) for message in found.messages] == [3, 1]
     assert found.collective.chunks_per_rank == 4
@@ -47,12 +48,12 @@ def test_a_slower_link_carries_less():
 
 def test_plans_of_very_many_messages_and_chunks_stay_as_they_are(monkeypatch):
     monkeypatch.setattr(uneven, "PARAMS", replace(uneven.PARAMS, most_pairs=1))
-    assert recut(two_lanes(), POWERS, LIMITS) is None
+    assert recut(two_lanes(), FinerChunks(POWERS, MAX_COUNT), LIMITS) is None
 
 
 def test_sizes_are_as_near_as_the_counts_allow():
     """Of five chunks the quick link gets four, 1 + 8 us; three quarters would be less, but three of five leave 1 + 12 us."""
-    found = recut(two_lanes(), (5,), LIMITS)
+    found = recut(two_lanes(), FinerChunks((5,), MAX_COUNT), LIMITS)
     assert found.makespan_us == pytest.approx(9.0)
 
 
@@ -64,7 +65,7 @@ def test_chunks_of_no_use_are_left_out():
         topology, schedule.collective, MB / 2, [UntimedMessage(m.link, m.chunks, 0, 1) for m in schedule.messages]
     )
     assert schedule.makespan_us == pytest.approx(65.0)
-    found = recut(schedule, POWERS, LIMITS)
+    found = recut(schedule, FinerChunks(POWERS, MAX_COUNT), LIMITS)
     assert [len(message.chunks) for message in found.messages] == [found.collective.chunks_per_rank]
     assert found.makespan_us == pytest.approx(11.0)
 
@@ -75,12 +76,12 @@ def test_equal_pieces_are_best_down_a_chain():
     drafts = [UntimedMessage(link, (chunk,), chunk + link, chunk + link + 1) for link in (0, 1) for chunk in (0, 1)]
     schedule = build_schedule(topology, Collective(Kind.BROADCAST, 3, 2), MB / 2, drafts)
     assert schedule.makespan_us == pytest.approx(18.0)
-    assert recut(schedule, POWERS, LIMITS) is None
+    assert recut(schedule, FinerChunks(POWERS, MAX_COUNT), LIMITS) is None
 
 
 def test_a_share_of_one_chunk_has_nothing_to_move():
     schedule = build_schedule(chain(2), Collective(Kind.BROADCAST, 2, 1), MB, [UntimedMessage(0, (0,), 0, 1)])
-    assert recut(schedule, POWERS, LIMITS) is None
+    assert recut(schedule, FinerChunks(POWERS, MAX_COUNT), LIMITS) is None
 
 
 def demand_of(size_bytes, ranks=16, kind=Kind.ALLGATHER, chunks=None):
@@ -171,7 +172,7 @@ def test_other_sizes_of_chunks_leave_schedules_right_and_no_slower(case, chunks)
     schedules = [named.schedule for named in template_schedules(demand)][:3]
     assume(schedules)
     for schedule in schedules:
-        found = recut(schedule, (4, 8, 16, chunks * 16), LIMITS)
+        found = recut(schedule, FinerChunks((4, 8, 16, chunks * 16), MAX_COUNT), LIMITS)
         if found is not None:
             assert not verify_schedule(found)
             least_us = demand_bound(case.topology, case.kind, case.root, case.size_bytes).time_us

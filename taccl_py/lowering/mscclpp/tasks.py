@@ -24,7 +24,7 @@ from taccl_py.lowering.order import order_events
 from taccl_py.lowering.place import place_messages, whole_transfers
 from taccl_py.lowering.program import Op
 from taccl_py.lowering.subject import CellSchedule
-from taccl_py.runtimes import MAX_COUNT, MSCCLPP
+from taccl_py.runtimes import MSCCLPP
 
 
 class TaskKind(StrEnum):
@@ -123,7 +123,9 @@ class Places:
         return CellRange(whole, first + cells.first, cells.count)
 
 
-def make_tasks(schedule: CellSchedule, places: Places, staged: frozenset[int], most: int = MAX_COUNT) -> TaskStream:
+def make_tasks(
+    schedule: CellSchedule, places: Places, staged: frozenset[int], most: int = MSCCLPP.max_count
+) -> TaskStream:
     """Find out what every rank does.
 
     Parameters

@@ -26,7 +26,7 @@ def healed(topology: Topology) -> Topology | None:
     Ranks keep their numbers. What is slow has the costs of the best of its kind, what some node lacks is there.
     """
     sizes = {len(ranks) for ranks in topology.node_ranks}
-    if topology.num_nodes == 1 or len(sizes) > 1 or topology.chunk_costs:
+    if topology.num_nodes == 1 or len(sizes) > 1:
         return None
     ports = _NodePorts.of(topology)
     if ports is None:

@@ -165,7 +165,7 @@ class _FlowRun:
         routings = [rounding.to_parts(1, self._part(0.1))]
         messages = sum(pair.members * len(path) for pair, (path,) in zip(pairs, routings[0].links, strict=True))
         entries = problem.permitted.size
-        for parts in range(2, 1 if self.demand.topology.chunk_costs else PARAMS.most_parts + 1):
+        for parts in range(2, PARAMS.most_parts + 1):
             if self._over or messages * parts > PARAMS.most_messages or entries * parts > PARAMS.most_entries:
                 break
             routings.append(rounding.to_parts(parts, self._part(0.05)))

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from taccl_py.runtimes import MAX_COUNT
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
@@ -171,17 +170,18 @@ class _BundleFlood:
         size_mb = cluster.site.chunk_bytes / BYTES_PER_MB
         self._wires, self._size_mb, self._random = wires, size_mb, random.Random(seed)
         self._patience = rule.patience
+        self._message_chunks = cluster.site.message_chunks
         self._one_us = [wire.message_us(size_mb) for wire in wires]
         self._into: list[list[int]] = [[] for _ in range(cluster.width)]
         for number, wire in enumerate(wires):
             self._into[wire.dst].append(number)
         self._width, nodes = cluster.width, len(cluster.nodes)
         slowest_us = max(wire.message_us(size_mb) for wire in wires)
-        self._most = [self._fitting(wire, rule.longest * slowest_us) for wire in wires]
         self._everything = (1 << self._width * nodes) - 1
         self._has = [1 << place for place in range(self._width)]
         self._due = list(self._has)
         self._held = [1] * self._width + [0] * (self._width * (nodes - 1))
+        self._most = [self._fitting(wire, rule.longest * slowest_us) for wire in wires]
         self._arrival_us = [{place: 0.0} for place in range(self._width)]
         lane_us = cluster.lane_us(cluster.site.chunk_bytes)
         self._events = [(0.0, -1, 0)]
@@ -197,8 +197,8 @@ class _BundleFlood:
 
     def _fitting(self, wire: BundleLink, longest_us: float) -> int:
         """Chunks of a message that lasts no longer, at least one."""
-        most = 1
-        while most < MAX_COUNT and wire.message_us((most + 1) * self._size_mb) <= longest_us:
+        most, limit = 1, min(self._message_chunks, len(self._held))
+        while most < limit and wire.message_us((most + 1) * self._size_mb) <= longest_us:
             most += 1
         return most
 

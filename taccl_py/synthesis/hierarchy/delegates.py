@@ -327,7 +327,7 @@ class _DelegatePlan:
         """Times of the steps of an exchange inside a node at the rank that has most to send or to receive."""
         busy_us: list[dict[tuple[int, bool], list[float]]] = [{} for _ in range(self._steps)]
         for message, chunks in carried.items():
-            us = _parts_us(self.cluster.node_us, len(chunks), pair_bytes)
+            us = self._parts_us(self.cluster.node_us, len(chunks), pair_bytes)
             for end in ((message.src, True), (message.dst, False)):
                 busy_us[message.step].setdefault(end, []).append(us)
         at_once = self.cluster.at_once
@@ -336,10 +336,9 @@ class _DelegatePlan:
     def across_us(self, turn: int, pair_bytes: float) -> float:
         """Time of the lanes' messages of a turn."""
         counts = [len(self._served(0, post)) * len(self._node(post.back)) for post in self.turns[turn]]
-        return max(_parts_us(self.cluster.lane_us, count, pair_bytes) for count in counts)
+        return max(self._parts_us(self.cluster.lane_us, count, pair_bytes) for count in counts)
 
-
-def _parts_us(message_us: Callable[[float], float], count: int, chunk_bytes: float) -> float:
-    """Time of so many chunks in as few messages as they can be packed into."""
-    parts = -(-count // max(1, most_packed(chunk_bytes)))
-    return message_us(count * chunk_bytes) + max(0, parts - 1) * message_us(0.0)
+    def _parts_us(self, message_us: Callable[[float], float], count: int, chunk_bytes: float) -> float:
+        """Time of so many chunks in as few messages as they can be packed into."""
+        parts = -(-count // max(1, most_packed(chunk_bytes, self.cluster.site.message_chunks)))
+        return message_us(count * chunk_bytes) + max(0, parts - 1) * message_us(0.0)

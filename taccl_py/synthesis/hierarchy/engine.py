@@ -139,8 +139,6 @@ def _check(demand: Demand) -> None:
         raise InputError(f"engine hierarchy is not for {demand.kind}; use --engine milp or templates")
     if demand.sketch is not None:
         raise InputError("engine hierarchy does not look at sketches; use --engine milp or trees", field="sketch")
-    if demand.topology.chunk_costs:
-        raise InputError("costs for chunks of an unstated size are of no use to engine hierarchy; use --engine milp")
 
 
 def _promising(demand: Demand, limits: Limits) -> Iterator[HierarchyStrategy]:

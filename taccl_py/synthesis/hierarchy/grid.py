@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, pairwise, product, starmap
 
-from taccl_py.runtimes import MAX_COUNT
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.meeting import ChunkSpan, ExchangeMessage, NodeExchange, NodeShard, Step, Want, sliced
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE
@@ -171,7 +170,7 @@ def _most_chunks(cluster: LaneCluster, books: Iterable[Sequence[_GridStage]]) ->
     """Chunks that runtimes carry together, where as many neighbours count as one as all steps of a node keep together."""
     steps = (step for acts in books for act in acts for step in act.steps)
     ends = {end for step in steps for transfer in step for span in transfer.spans for end in span}
-    return MAX_COUNT * max(1, math.gcd(cluster.site.topology.num_ranks, *ends))
+    return cluster.site.message_chunks * max(1, math.gcd(cluster.site.topology.num_ranks, *ends))
 
 
 def _step_us(cluster: LaneCluster, resource: int, step: Step, chunk_bytes: float, most: int) -> float:

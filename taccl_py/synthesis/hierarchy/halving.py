@@ -19,7 +19,6 @@ from itertools import accumulate, pairwise, product
 
 import numpy as np
 
-from taccl_py.runtimes import MAX_COUNT
 from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.sparse import SparseProgram
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
@@ -312,7 +311,7 @@ class _Planner:
         """Times of a task's steps."""
         cluster = self.cluster
         if task.resource == ACROSS:
-            more = -(-units // MAX_COUNT) - 1
+            more = -(-units // cluster.site.message_chunks) - 1
             return (cluster.lane_us(num_bytes) + more * cluster.lane_us(0.0),)
         size = len(cluster.nodes[0])
         if shape.inside != DOUBLING:

@@ -276,7 +276,7 @@ def inside_steps(cluster: LaneCluster, inside: str, load: RankLoad, blocks: int)
     """Durations of the steps by which everyone in a node gets what everyone else has, in so many runs of nodes."""
     size = max(len(ranks) for ranks in cluster.nodes)
     sizes = [1 << step for step in range(size.bit_length() - 1)] if inside == DOUBLING else [1] * (size - 1)
-    alpha_us, packed = cluster.node_us(0.0), most_packed(load.chunk_bytes)
+    alpha_us, packed = cluster.node_us(0.0), most_packed(load.chunk_bytes, cluster.site.message_chunks)
     steps = []
     for together in sizes:
         every = load.times(together)

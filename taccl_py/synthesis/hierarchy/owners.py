@@ -66,7 +66,7 @@ class NodeOwners:
         """Shares for which the busiest link or port is busy for the shortest time; None if all are as large, or lanes differ."""
         nodes = topology.node_ranks
         lanes = max(map(len, nodes))
-        if len(nodes) == 1 or topology.chunk_costs:
+        if len(nodes) == 1:
             return None
         collector = tuple(tuple(ranks[lane * len(ranks) // lanes] for lane in range(lanes)) for ranks in nodes)
         net = Net.of(topology)

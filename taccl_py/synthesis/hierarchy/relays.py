@@ -14,7 +14,6 @@ from functools import cached_property
 
 import numpy as np
 
-from taccl_py.runtimes import MAX_COUNT
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds.passage import LatencyMachine
 from taccl_py.synthesis.hierarchy.params import PARAMS
@@ -84,8 +83,8 @@ class Relays:
                 self._gather(writer, src, node)
         return writer.messages()
 
-    def alltoall(self) -> TemplateMessages | None:
-        """AllToAll of one chunk for each pair of ranks; None if a message would carry more chunks than one can."""
+    def alltoall(self, message_chunks: int) -> TemplateMessages | None:
+        """AllToAll of one chunk for each pair of ranks; None if a message would carry more chunks than it can."""
         writer = _RelayWriter(self.passage.net.topology, _pair)
         behind = {relay: self._visits({self._end(relay): self._arrival_us(relay)}) for relay in self.chosen}
         carried: Counter[Relay] = Counter()
@@ -102,7 +101,7 @@ class Relays:
                 writer.follow(own, self._begin(relay), piece)
                 writer.hand(self._end(relay), self._crossing(relay), piece)
                 writer.follow(behind[relay], dst, piece)
-        return writer.messages() if max(carried.values()) <= MAX_COUNT else None
+        return writer.messages() if max(carried.values()) <= message_chunks else None
 
     @cached_property
     def _nodes(self) -> tuple[tuple[int, ...], ...]:

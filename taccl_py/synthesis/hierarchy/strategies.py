@@ -8,7 +8,6 @@ from functools import partial
 from itertools import product
 
 from taccl_py.collective import Kind
-from taccl_py.runtimes import MAX_COUNT
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.hierarchy.alltoall import Shuttle, alltoall_messages, shuttle_us
@@ -69,7 +68,7 @@ def strategies(demand: Demand, limits: Limits) -> Iterator[HierarchyStrategy]:
     """
     topology = demand.topology
     shard_bytes = demand.chunk_bytes(demand.collective(1))
-    forth, back = (_cluster(machine, shard_bytes) for machine in (topology, topology.reversed()))
+    forth, back = (_cluster(demand, machine, shard_bytes) for machine in (topology, topology.reversed()))
     if forth is None or back is None:
         return
     match demand.kind:
@@ -116,8 +115,8 @@ def owner_strategies(demand: Demand) -> list[HierarchyStrategy]:
     return sorted(found, key=lambda strategy: strategy.estimate_us)[: PARAMS.most_owner_plans]
 
 
-def _cluster(topology: Topology, shard_bytes: float) -> LaneCluster | None:
-    return LaneCluster.of(TemplateSite(topology, shard_bytes))
+def _cluster(demand: Demand, topology: Topology, shard_bytes: float) -> LaneCluster | None:
+    return LaneCluster.of(TemplateSite(topology, shard_bytes, demand.message_chunks))
 
 
 def _pieces(demand: Demand, unit: int = 1, known: Sequence[tuple[int, ...]] = PARAMS.cuts) -> Iterator[tuple[int, ...]]:
@@ -213,7 +212,7 @@ def _triples(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterator[
 
         return _gathered(demand, triples.name, 1, messages, forth, back)
 
-    free, limited = (Triples.of(forth, shard_bytes, most) for most in (None, MAX_COUNT))
+    free, limited = (Triples.of(forth, shard_bytes, most) for most in (None, demand.message_chunks))
     for triples in (free, limited):
         # Where so little goes together both are the same.
         if triples is not None and (triples is free or free is None or triples.end_us > free.end_us):
@@ -377,7 +376,7 @@ def _relays(demand: Demand, cluster: LaneCluster, limits: Limits) -> Iterator[Hi
     """Small messages between sparse nodes."""
     relays = Relays.of(cluster.site.topology, limits) if _is_small(demand, cluster.site) else None
     if relays is not None:
-        messages = relays.alltoall() if demand.kind is Kind.ALLTOALL else relays.allgather()
+        messages = relays.alltoall(demand.message_chunks) if demand.kind is Kind.ALLTOALL else relays.allgather()
         if messages is not None:
             reduce = demand.kind is Kind.REDUCESCATTER
             yield HierarchyStrategy(relays.end_us, partial(_plan, "relays", 1, messages, reduce=reduce))

@@ -26,9 +26,13 @@ def delegated(demand: Demand) -> GroupSchedule | None:
     """Best AllToAll by delegates, with one chunk for each pair; None where nodes are not equal or cannot be rotated."""
     topology = demand.topology
     pair_bytes = demand.size_bytes / topology.num_ranks
-    if demand.chunks_per_rank not in (None, 1) or topology.num_nodes == 1 or most_packed(pair_bytes) < 2:
+    if (
+        demand.chunks_per_rank not in (None, 1)
+        or topology.num_nodes == 1
+        or most_packed(pair_bytes, demand.message_chunks) < 2
+    ):
         return None
-    cluster = LaneCluster.of(TemplateSite(topology, pair_bytes))
+    cluster = LaneCluster.of(TemplateSite(topology, pair_bytes, demand.message_chunks))
     rotation = _rotation(topology)
     group = Translations.of([rotation], topology.num_ranks) if rotation is not None else None
     orbits = resource_orbits(topology, group) if group is not None else None
@@ -43,7 +47,7 @@ def delegated(demand: Demand) -> GroupSchedule | None:
     found.sort(key=lambda each: each[1].end_us)
     schedules = []
     for delegation, times in found[: PARAMS.most_delegations]:
-        base = _timed(topology, orbits, pair_bytes, root_messages(cluster, delegation, times))
+        base = _timed(cluster, orbits, root_messages(cluster, delegation, times))
         if base is not None:
             schedules.append(GroupSchedule(topology, demand.kind, 1, pair_bytes, group.generators, base))
     return min(schedules, key=lambda schedule: schedule.makespan_us, default=None)
@@ -67,14 +71,13 @@ def _delegations(cluster: LaneCluster) -> Iterator[Delegation]:
         yield Delegation(spread, 1, gathers, hands, apart=True)
 
 
-def _timed(
-    topology: Topology, orbits: IntArray, chunk_bytes: float, planned: TemplateMessages
-) -> tuple[Message, ...] | None:
+def _timed(cluster: LaneCluster, orbits: IntArray, planned: TemplateMessages) -> tuple[Message, ...] | None:
     """The messages in their order, where an orbit of links or ports serves one at a time; None if they do not fit the links."""
+    topology, chunk_bytes = cluster.site.topology, cluster.site.chunk_bytes
     untimed = as_untimed(topology, chunk_bytes, planned)
     if untimed is None:
         return None
-    most = most_packed(chunk_bytes)
+    most = most_packed(cluster.site.chunk_bytes, cluster.site.message_chunks)
     free_us: dict[int, float] = {}
     # Chunks that have come, by chunk and rank; the others are where they begin.
     came_us: dict[tuple[int, int], float] = {}

@@ -191,7 +191,7 @@ class _MatchingRun:
     def _by_owners(self, before: Schedule | None) -> Schedule | None:
         """AllReduce by owners, where there may be something to gain."""
         demand = self.demand
-        if demand.kind is not Kind.ALLREDUCE or demand.topology.chunk_costs:
+        if demand.kind is not Kind.ALLREDUCE:
             return None
         if before is not None and before.makespan_us <= PARAMS.rail_gap_factor * self.bound.time_us:
             return None
@@ -267,8 +267,6 @@ class _MatchingRun:
                     f"relays, more than the {most} that engine greedy can match; use --engine templates"
                 )
             return []
-        if self.demand.topology.chunk_costs:
-            return [wanted or 1]
         return (
             [wanted]
             if wanted

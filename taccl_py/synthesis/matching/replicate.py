@@ -35,8 +35,6 @@ def why_not(demand: Demand) -> str | None:
         return f"{demand.kind} has a root, which a symmetry would move"
     if demand.sketch is not None:
         return "a sketch's restrictions are not looked at when one root is solved for all"
-    if demand.topology.chunk_costs:
-        return "costs for chunks of an unstated size are of no use here"
     return None
 
 

@@ -31,10 +31,9 @@ def fitted(demand: Demand, plan: TemplatePlan, over: Over = never) -> Schedule |
     untimed = as_untimed(topology, chunk_bytes, plan.messages)
     if untimed is None:
         return None
-    whole = [
-        part for message in untimed for part in ((message,) if message.reduce else packed_parts(message, chunk_bytes))
-    ]
-    packed = [part for message in untimed for part in packed_parts(message, chunk_bytes)]
+    parts_of = partial(packed_parts, chunk_bytes=chunk_bytes, message_chunks=demand.message_chunks)
+    whole = [part for message in untimed for part in ((message,) if message.reduce else parts_of(message))]
+    packed = [part for message in untimed for part in parts_of(message)]
     blocks = _Blocks.of(collective, [*whole, *packed])
     timed_of = partial(_timed, topology, collective, chunk_bytes, blocks)
     found = list(until(over, timed_of(whole)))

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
-from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule
@@ -118,7 +117,7 @@ class _Permits:
         sketch = demand.sketch
         if sketch is None:
             return _Permits(None, own_first=False)
-        collective = demand.collective(_chunks(demand) or 1)
+        collective = demand.collective(demand.chunks_per_rank or 1)
         if collective.reduces:
             raise InputError(
                 "engine templates knows nothing of sketches for sums; leave --sketch out or use --engine milp"
@@ -151,20 +150,13 @@ class _Permits:
         return True
 
 
-def _chunks(demand: Demand) -> int | None:
-    """Chunks of a rank's shard, or None to leave them to the template; costs for one chunk only leave no choice."""
-    return demand.chunks_per_rank or (1 if demand.topology.chunk_costs else None)
-
-
 def _timed(demand: Demand, fitted: _FittedTemplate) -> Schedule | None:
     """The plan with exact times, or None if its sums come out wrong."""
     topology, collective, untimed = demand.topology, demand.collective(fitted.plan.chunks_per_rank), fitted.untimed
     chunk_bytes = demand.chunk_bytes(collective)
-    packed = [part for message in untimed for part in _packed(topology, chunk_bytes, message)]
+    packed = [part for message in untimed for part in _packed(demand, chunk_bytes, message)]
     whole = [
-        one
-        for message in untimed
-        for one in ((message,) if message.reduce else _packed(topology, chunk_bytes, message))
+        one for message in untimed for one in ((message,) if message.reduce else _packed(demand, chunk_bytes, message))
     ]
     schedule = build_schedule(topology, collective, chunk_bytes, whole)
     if len(schedule.messages) > len(untimed):  # messages were cut
@@ -172,21 +164,21 @@ def _timed(demand: Demand, fitted: _FittedTemplate) -> Schedule | None:
         others += [build_schedule(topology, collective, chunk_bytes, packed)] if collective.reduces else []
         schedule = min((schedule, *others), key=lambda each: each.makespan_us)
         if topology.num_ranks <= PARAMS.most_small_ranks:
-            large = [part for message in untimed for part in packed_parts(message, chunk_bytes)]
+            large = [part for message in untimed for part in packed_parts(message, chunk_bytes, demand.message_chunks)]
             other = build_schedule(topology, collective, chunk_bytes, large)
             schedule = other if other.makespan_us < schedule.makespan_us * PARAMS.copy_factor else schedule
     return schedule if demand.kind is not Kind.ALLREDUCE or adds_up(schedule) else None
 
 
-def _packed(topology: Topology, chunk_bytes: float, message: UntimedMessage) -> Iterator[UntimedMessage]:
+def _packed(demand: Demand, chunk_bytes: float, message: UntimedMessage) -> Iterator[UntimedMessage]:
     """The message, not to be cut if it is small: then the copies that keep it whole cost less than the alphas that they save.
 
-    It is cut for the runtimes, whose steps carry so many chunks and no more.
+    It is cut where the runtime's messages carry so many chunks and no more.
     """
-    if not is_small(topology, message.link, len(message.chunks) * chunk_bytes):
+    if not is_small(demand.topology, message.link, len(message.chunks) * chunk_bytes):
         yield message
         return
-    for part in cut(len(message.chunks), -(-len(message.chunks) // MAX_COUNT)):
+    for part in cut(len(message.chunks), -(-len(message.chunks) // demand.message_chunks)):
         yield replace(message, chunks=tuple(message.chunks[place] for place in part), packed=True)
 
 
@@ -201,10 +193,13 @@ def _busiest_us(topology: Topology, chunk_bytes: float, untimed: list[UntimedMes
 
 def _plans(demand: Demand) -> Iterator[TemplatePlan]:
     """Templates of a kind; those that collect are those that spread, turned around, on the reversed machine."""
-    kind, chunks = demand.kind, _chunks(demand)
+    kind, chunks = demand.kind, demand.chunks_per_rank
     one_chunk = demand.collective(chunks or 1)
     chunk_bytes = demand.chunk_bytes(one_chunk) * one_chunk.chunks_per_rank
-    site, back = TemplateSite(demand.topology, chunk_bytes), TemplateSite(demand.topology.reversed(), chunk_bytes)
+    site, back = (
+        TemplateSite(topology, chunk_bytes, demand.message_chunks)
+        for topology in (demand.topology, demand.topology.reversed())
+    )
     match kind:
         case Kind.ALLGATHER:
             yield from allgather_plans(site, chunks)

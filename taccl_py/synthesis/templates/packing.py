@@ -6,23 +6,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.synthesis.templates.messages import cut
 from taccl_py.synthesis.templates.params import PARAMS
 
 
-def most_packed(chunk_bytes: float) -> int:
+def most_packed(chunk_bytes: float, message_chunks: int) -> int:
     """Chunks that go together at most where they have to be copied together first; below 2 none do."""
-    return min(MAX_COUNT, int(PARAMS.most_packed_bytes / chunk_bytes))
+    return min(message_chunks, int(PARAMS.most_packed_bytes / chunk_bytes))
 
 
-def packed_parts(message: UntimedMessage, chunk_bytes: float) -> Iterator[UntimedMessage]:
+def packed_parts(message: UntimedMessage, chunk_bytes: float, message_chunks: int) -> Iterator[UntimedMessage]:
     """The message in parts whose chunks may be copied together.
 
     What lies together in as few parts is not cut: the runtime cuts it as it cuts what lies together. It is copied if it is small.
     """
-    most, number = most_packed(chunk_bytes), len(message.chunks)
+    most, number = most_packed(chunk_bytes, message_chunks), len(message.chunks)
     parts, runs = -(-number // max(1, most)), len(chunk_runs(message.chunks))
     if most < 2:
         yield message

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from taccl_py.runtimes import MAX_COUNT
 from taccl_py.synthesis.templates.params import PARAMS
 from taccl_py.tolerances import RELATIVE
 from taccl_py.topology.model import Topology
@@ -39,10 +40,13 @@ class TemplateSite:
         The machine.
     chunk_bytes
         Size of the messages by which links are compared.
+    message_chunks
+        Chunks that one message can carry in the runtime.
     """
 
     topology: Topology
     chunk_bytes: float
+    message_chunks: int = MAX_COUNT
 
     @cached_property
     def cost_us(self) -> dict[tuple[int, int], float]:

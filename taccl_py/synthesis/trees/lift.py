@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import accumulate
 
 from taccl_py.collective import Collective
-from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule
@@ -30,12 +29,12 @@ def lifted(network: CapacityNetwork, choice: OrderChoice, collective: Collective
     begins = [list(accumulate(sizes, initial=0)) for sizes in choice.costs.chunks]
     # One root may have all of the data.
     is_all = sum(choice.costs.chunks[0]) == collective.num_chunks
-    untimed = []
+    untimed, most = [], choice.costs.message_chunks
     for message in choice.plan.messages:
         transfers = [choice.transfers[index] for index in message.transfers]
         first, begin = transfers[0], begins[transfers[0].root]
         own = [chunk for transfer in transfers for chunk in range(begin[transfer.piece], begin[transfer.end])]
-        parts = [own[at : at + MAX_COUNT] for at in range(0, len(own), MAX_COUNT)]
+        parts = [own[at : at + most] for at in range(0, len(own), most)]
         # Parts follow each other; between them, others may take a port that is faster than the link.
         part_us = (message.end_us - message.start_us) / max(1, len(parts))
         for image, link_image in zip(images, links, strict=True):

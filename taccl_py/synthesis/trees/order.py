@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
-from taccl_py.runtimes import MAX_COUNT
 from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.trees.network import CapacityNetwork
@@ -45,6 +44,8 @@ class PieceCosts:
         What comes after, [link].
     chunks
         Chunks of every piece, [root][piece].
+    message_chunks
+        Chunks that one message can carry in the runtime.
     """
 
     resources: tuple[tuple[int, ...], ...]
@@ -52,6 +53,7 @@ class PieceCosts:
     chunk_us: tuple[tuple[float, ...], ...]
     latency_us: tuple[float, ...]
     chunks: tuple[tuple[int, ...], ...]
+    message_chunks: int
 
     @staticmethod
     def of(network: CapacityNetwork, chunk_bytes: float, chunks: Sequence[int]) -> PieceCosts:
@@ -64,7 +66,8 @@ class PieceCosts:
             tuple(row[: len(resources)]) for row, resources in zip(network.resources.tolist(), occupied, strict=True)
         )
         latency = tuple(link.latency_us for link in topology.links)
-        return PieceCosts(orbits, alpha, chunk, latency, (tuple(chunks),) * len(network.roots))
+        most = network.problem.message_chunks
+        return PieceCosts(orbits, alpha, chunk, latency, (tuple(chunks),) * len(network.roots), most)
 
     def scaled(self, factor: float) -> PieceCosts:
         """Costs for chunks so many times as large."""
@@ -86,7 +89,7 @@ class PieceCosts:
         """Cost of so many chunks on a link; what is more than a step can carry is several messages."""
         found = self._of_messages.get((link, chunks))
         if found is None:
-            steps = max(1, math.ceil(chunks / MAX_COUNT))
+            steps = max(1, math.ceil(chunks / self.message_chunks))
             times = [steps * a + chunks * c for a, c in zip(self.alpha_us[link], self.chunk_us[link], strict=True)]
             occupied = tuple(zip(self.resources[link], times, strict=True))
             found = self._of_messages[link, chunks] = MessageCost(occupied, max(times) + self.latency_us[link])

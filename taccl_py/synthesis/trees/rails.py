@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl_py.collective import Collective, Kind
-from taccl_py.runtimes import MAX_COUNT
 from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.sizes import apportion
@@ -168,6 +167,7 @@ class RailSearch:
             PARAMS.rail_tapers[setting.taper],
             PARAMS.rail_caps[setting.cap],
             PARAMS.rail_least_chunks[setting.least],
+            costs.message_chunks,
         )
         transfers = _Handing(self.rails, costs, setting).transfers(blocks, count)
         if len(transfers) > PARAMS.most_rail_messages:
@@ -193,7 +193,7 @@ class RailBlock:
     size: int
 
 
-def cut_messages(rounds: int, count: int, taper: float, cap: float, least: int) -> list[RailBlock]:
+def cut_messages(rounds: int, count: int, taper: float, cap: float, least: int, most: int) -> list[RailBlock]:
     """Messages from a root to all nodes, in order."""
     blocks = []
     for number in range(rounds):
@@ -202,13 +202,13 @@ def cut_messages(rounds: int, count: int, taper: float, cap: float, least: int) 
         later = (rounds - 1 - number) * count
         while sum(wanted) < count:
             rest = count - sum(wanted)
-            wanted.append(max(least, min(cap * count, taper * (later + rest), MAX_COUNT)))
+            wanted.append(max(least, min(cap * count, taper * (later + rest), most)))
         if later:
             # No small message is left over where the next one is large.
             sizes = apportion(wanted, count)
         while sum(sizes) < count:
             rest = count - sum(sizes)
-            sizes.append(min(rest, MAX_COUNT, max(least, round(min(cap * count, taper * rest)))))
+            sizes.append(min(rest, most, max(least, round(min(cap * count, taper * rest)))))
         first = 0
         for size in sizes:
             blocks += [RailBlock(number, first, size)] if size else []

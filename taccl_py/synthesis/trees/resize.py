@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
-from taccl_py.runtimes import MAX_COUNT
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.sizes import Chains, MessageTime, PortTurn, apportion, best_sizes, undominated
 from taccl_py.synthesis.trees.order import OrderChoice, PieceCosts, TreeMessage, left_shifted
@@ -70,15 +69,15 @@ def in_steps(
     """
     for message in messages:
         sizes = [costs.size((transfers[index],)) for index in message.transfers]
-        total = sum(sizes)
-        if total <= MAX_COUNT or len(sizes) == 1:
+        total, most = sum(sizes), costs.message_chunks
+        if total <= most or len(sizes) == 1:
             yield message
             continue
         lasting_us = message.end_us - message.start_us
         part: list[int] = []
         sent = held = 0
-        for index, size in [*zip(message.transfers, sizes, strict=True), (None, MAX_COUNT + 1)]:
-            if part and held + size > MAX_COUNT:
+        for index, size in [*zip(message.transfers, sizes, strict=True), (None, most + 1)]:
+            if part and held + size > most:
                 begin_us, end_us = (message.start_us + lasting_us * each / total for each in (sent, sent + held))
                 yield TreeMessage(tuple(part), begin_us, end_us)
                 part, sent, held = [], sent + held, 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 from taccl_py.collective import Collective, Kind
@@ -45,6 +46,7 @@ class TreePacking:
             sketch = None if sketch is None else sketch.for_sums(topology)
         collective = Collective(ROUTED[demand.kind], topology.num_ranks, 1, demand.root)
         problem = Problem.build(topology, collective, sketch, demand.chunk_bytes(demand.collective(1)))
+        problem = replace(problem, message_chunks=demand.message_chunks)
         self._work = work
         self.network = CapacityNetwork.of(problem if symmetric else problem.without_symmetry())
         # The network whose links and ports trees share.

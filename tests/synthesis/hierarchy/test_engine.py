@@ -140,7 +140,5 @@ def test_what_it_is_not_for_is_said():
         solved(topology, Kind.GATHER, MIB)
     with pytest.raises(InputError, match="use --engine"):
         solved(load_topology("ndv4", 1), Kind.ALLGATHER, MIB)
-    with pytest.raises(InputError, match="use --engine"):
-        solved(replace(topology, chunk_costs=True), Kind.ALLGATHER, 1.0)
     with pytest.raises(InputError, match="cannot share 7 chunks a rank"):
         solved(topology, Kind.BROADCAST, MIB, chunks_per_rank=7)

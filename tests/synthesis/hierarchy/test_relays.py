@@ -5,7 +5,7 @@ import pytest
 from taccl_py.collective import Kind
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.pipeline.deliver import lower_and_verify
-from taccl_py.runtimes import EXECUTOR
+from taccl_py.runtimes import EXECUTOR, MAX_COUNT
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy
@@ -22,7 +22,7 @@ pytestmark = quiet_pulp
 def relayed(topology, kind, size_bytes=1e-3):
     sums = kind is Kind.REDUCESCATTER
     relays = Relays.of(topology.reversed() if sums else topology, Limits())
-    messages = relays.alltoall() if kind is Kind.ALLTOALL else relays.allgather()
+    messages = relays.alltoall(MAX_COUNT) if kind is Kind.ALLTOALL else relays.allgather()
     messages = turned(messages, reduce=True) if sums else messages
     return fitted(Demand(topology, kind, size_bytes), TemplatePlan("relays", 1, messages))
 

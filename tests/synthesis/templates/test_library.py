@@ -16,7 +16,7 @@ from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.templates.library import template_schedules
 from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.schedule import verify_schedule
-from tests.instances import chain, full, machine, one_way_ring, two_nodes
+from tests.instances import MB, chain, full, machine, one_way_ring, two_nodes
 from tests.synthesis.templates.machines import ONE_NODE, TWO_NODES, load
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -161,9 +161,9 @@ def test_own_chunks_that_must_go_first_do():
 
 
 def test_costs_for_one_chunk_count_for_a_chunk_of_each_rank():
-    """Four ranks behind ports of 30 us and 1 for a chunk: doubling takes 30 + 1 and 30 + 2, whatever the size is called."""
+    """Four ranks behind ports of 30 us and 1 for a chunk: doubling takes 30 + 1 and 30 + 2."""
     switch = replace(load_topology("switch:4,alpha_us=30,beta_us_per_mb=1"), chunk_costs=True)
-    found = template_schedules(Demand(switch, Kind.ALLGATHER, 1.0))
+    found = template_schedules(Demand.of_chunks(switch, Collective(Kind.ALLGATHER, 4, 1), None, MB))
     assert min(each.schedule.makespan_us for each in found) == 31 + 32
 
 

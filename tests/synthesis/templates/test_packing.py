@@ -3,6 +3,7 @@
 import pytest
 
 from taccl_py.collective import Kind
+from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options
@@ -15,7 +16,8 @@ HALF = PARAMS.most_packed_bytes / 2
 
 
 def parts(chunks, chunk_bytes):
-    return [(part.chunks, part.packed) for part in packed_parts(UntimedMessage(0, chunks, 0.0, 1.0), chunk_bytes)]
+    found = packed_parts(UntimedMessage(0, chunks, 0.0, 1.0), chunk_bytes, MAX_COUNT)
+    return [(part.chunks, part.packed) for part in found]
 
 
 @pytest.mark.parametrize(

@@ -26,13 +26,13 @@ def search(topology):
 
 
 def test_messages_become_smaller_the_less_is_left_and_none_is_left_over():
-    blocks = cut_messages(2, 8, 0.5, 1.0, 1)
+    blocks = cut_messages(2, 8, 0.5, 1.0, 1, MAX_COUNT)
     # 16 chunks: half of them are a whole share; of the last 8 half, then half of what is left (2, 1) and the rest.
     assert [(block.round, block.first, block.size) for block in blocks] == [
         (0, 0, 8), (1, 0, 4), (1, 4, 2), (1, 6, 1), (1, 7, 1)
     ]  # fmt: skip
     # A quarter of 16, then of 12 (3) and of 9 (2.25): three messages, as large as these are to each other.
-    assert [block.size for block in cut_messages(2, 8, 0.25, 1.0, 1) if not block.round] == [3, 3, 2]
+    assert [block.size for block in cut_messages(2, 8, 0.25, 1.0, 1, MAX_COUNT) if not block.round] == [3, 3, 2]
 
 
 @given(
@@ -41,7 +41,7 @@ def test_messages_become_smaller_the_less_is_left_and_none_is_left_over():
 )  # fmt: skip
 @settings(max_examples=60)
 def test_messages_take_every_chunk_to_every_node_once_and_fit_a_step(rounds, count, taper, cap, least):
-    blocks = cut_messages(rounds, count, taper, cap, least)
+    blocks = cut_messages(rounds, count, taper, cap, least, MAX_COUNT)
     for number in range(rounds):
         own = [block for block in blocks if block.round == number]
         assert own[0].first == 0
