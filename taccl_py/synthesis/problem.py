@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from taccl_py.collective import Collective
 from taccl_py.errors import InputError
-from taccl_py.runtimes import UNLIMITED_COUNT
+from taccl_py.runtimes import MAX_COUNT
 from taccl_py.sketch.model import Sketch
 from taccl_py.synthesis.restrict import find_allowed_links
 from taccl_py.synthesis.symmetry import Generator, make_generator
@@ -66,7 +66,7 @@ class Problem:
     allowed: NDArray[np.bool_]
     generators: tuple[Generator, ...]
     narrowed: bool
-    message_chunks: int = UNLIMITED_COUNT
+    message_chunks: int = MAX_COUNT
 
     @staticmethod
     def build(

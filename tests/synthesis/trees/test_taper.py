@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from taccl_py.runtimes import MSCCLPP
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, list_schedule
 from taccl_py.synthesis.trees.packing import SpanningTree, pack_trees
@@ -114,6 +117,8 @@ def test_what_one_step_cannot_carry_pays_alpha_again():
     costs = PieceCosts.of(network, MB / 100, (71, 29))
     assert costs.of_message(0, 71).time_us == pytest.approx(1.0 + 7.1)
     assert costs.of_message(0, 72).time_us == pytest.approx(2.0 + 7.2)
+    unlimited = replace(costs, message_chunks=MSCCLPP.max_count)
+    assert unlimited.of_message(0, 72).time_us == pytest.approx(1.0 + 7.2)
 
 
 def test_faster_links_get_larger_pieces():
