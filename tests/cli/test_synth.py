@@ -286,7 +286,7 @@ def test_for_mscclpp_there_is_a_plan(taccl, folder):
     assert (folder / "plans" / "taccl_plans.py").exists()
 
 
-def test_for_mscclpp_without_a_profile_the_plan_has_one_instance(taccl, folder):
+def test_for_mscclpp_without_a_profile_the_plan_has_one_instance(taccl):
     options = ("--runtime", "mscclpp", "--engine", "templates", "--protocol", "LL", "-o", "out", "--json")
     record = taccl("synth", "ring:4", "allgather", *options).json
     assert "runtime_us" not in record
