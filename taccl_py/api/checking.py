@@ -14,7 +14,7 @@ from taccl_py.demand import DataDemand
 from taccl_py.errors import InputError, Violation, require_verdict
 from taccl_py.jsonio import format_of, parse_json, read_text
 from taccl_py.pipeline.demands import DemandAnswer
-from taccl_py.runtimes import MSCCLPP, Runtime
+from taccl_py.runtimes import LEGACY, MSCCLPP, Runtime
 from taccl_py.schedule.demand_files import read_demand_schedule
 from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT, GROUP_FORMAT, read_schedule
 from taccl_py.schedule.for_demand import DemandSchedule
@@ -52,7 +52,7 @@ def check(
     kind, root
         Collective and root that it must be for, if that matters.
     demand
-        Demand that a demand's schedule must be for.
+        Demand that the schedule, XML file or plan of one must be for; what `lower` made of a demand knows its own.
     runtime
         Runtime whose rules an XML file must keep: ``executor``, ``rccl`` or ``legacy``; what `lower` and `convert` made knows its own.
 
@@ -73,6 +73,8 @@ def check(
     if isinstance(what, DemandAnswer | DemandSchedule):
         schedule = what if isinstance(what, DemandSchedule) else what.schedule
         return _demand_violations(schedule, demand, wanted, root)
+    if isinstance(what, LoweredFile) and what.demand is not None:
+        return _program_violations(what, demand or what.demand, wanted, root)
     if isinstance(what, str | Path):
         return _file_violations(path_of(what), demand, wanted, root, target)
     if demand is not None:
@@ -98,6 +100,12 @@ def _file_violations(
     is_json = file.suffix == ".json" or text.lstrip()[:1] == "{"
     if is_json and format_of(text, name) == DEMAND_SCHEDULE_FORMAT:
         return _demand_violations(read_demand_schedule(text, name), demand, wanted, root)
+    if demand is not None and not is_json:
+        _refuse_kind(wanted, root)
+        return _decided(name, verify_program(text, LEGACY, demand=demand))
+    if demand is not None and is_plan(parse_json(text, name)):
+        _refuse_kind(wanted, root)
+        return _decided(name, verify_plan(text, name, demand=demand))
     if demand is not None:
         _refuse_demand()
     if not is_json:
@@ -111,20 +119,36 @@ def _file_violations(
 
 def _refuse_demand() -> NoReturn:
     raise InputError(
-        "is for schedules of demands, and this is for a collective; leave it out", path="arguments", field="demand"
+        "is for schedules and programs of demands, and this is for a collective; leave it out",
+        path="arguments",
+        field="demand",
     )
 
 
 def _demand_violations(
     schedule: DemandSchedule, demand: DataDemand | None, kind: Kind | None, root: int | None
 ) -> tuple[Violation, ...]:
+    _refuse_kind(kind, root)
+    return verify_demand_schedule(schedule, demand)
+
+
+def _program_violations(
+    what: LoweredFile, demand: DataDemand, kind: Kind | None, root: int | None
+) -> tuple[Violation, ...]:
+    """Errors of the program of a demand."""
+    _refuse_kind(kind, root)
+    if what.runtime == MSCCLPP.name:
+        return _decided("plan.json", verify_plan(what.text, "plan.json", demand=demand))
+    return _decided("algorithm.xml", verify_program(what.text, LEGACY, demand=demand))
+
+
+def _refuse_kind(kind: Kind | None, root: int | None) -> None:
     for field, value in (("kind", kind), ("root", root)):
         if value is not None:
             raise InputError(
                 "is for the eight collectives, and this is the schedule of a demand; name the demand instead",
                 path="arguments", field=field,
             )  # fmt: skip
-    return verify_demand_schedule(schedule, demand)
 
 
 def _decided(name: str, verdict: ProgramVerdict | PlanVerdict) -> tuple[Violation, ...]:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taccl_py.api.arguments import path_of
+from taccl_py.demand import DataDemand
 from taccl_py.jsonio import write_atomically
 from taccl_py.lowering.plan import Plan
 from taccl_py.lowering.program import Program
 from taccl_py.profiles.model import RuntimeProfile
+from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Schedule
 
 
@@ -22,7 +24,7 @@ class LoweredFile:
     text
         MSCCL XML, or the JSON of an MSCCL++ plan.
     schedule
-        The schedule that it carries out.
+        The schedule that it carries out, of a collective or of a demand.
     program
         The same as the text.
     runtime
@@ -38,13 +40,18 @@ class LoweredFile:
     """
 
     text: str
-    schedule: Schedule
+    schedule: Schedule | DemandSchedule
     program: Program | Plan
     runtime: str
     profile: RuntimeProfile
     instances: int
     time_us: float
     runtime_us: float | None
+
+    @property
+    def demand(self) -> DataDemand | None:
+        """Demand that the program serves, with chunks as they were asked for; None of a collective."""
+        return self.schedule.demand.joined() if isinstance(self.schedule, DemandSchedule) else None
 
     def write(self, path: str | Path) -> Path:
         """Write the text to a file, whole or not at all, and return its path.

@@ -11,6 +11,7 @@ from taccl_py.api.arguments import kind_of, names_arguments, path_of
 from taccl_py.api.files import LoweredFile
 from taccl_py.api.policy import AUTO, known_runtime, placement_of, runtime_named
 from taccl_py.api.search import with_own_bound
+from taccl_py.api.subject import demand_program_replay
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
 from taccl_py.jsonio import read_text
@@ -20,12 +21,15 @@ from taccl_py.lowering.plan import PACKETS, SIMPLE
 from taccl_py.lowering.program import Protocol
 from taccl_py.pipeline.conversion import Conversion, convert_and_verify
 from taccl_py.pipeline.deliver import Lowered, lower_and_verify, lower_best
+from taccl_py.pipeline.demand_programs import DEMAND_TARGETS, refuse_runtime
+from taccl_py.pipeline.demands import DemandAnswer
 from taccl_py.pipeline.plan_choice import PlanChoice, PlanWishes, choose_among
 from taccl_py.pipeline.search import chosen_instead, require_valid
 from taccl_py.pipeline.select import choose_for, lower_under
-from taccl_py.profiles.catalog import select_profile
+from taccl_py.profiles.catalog import neutral_profile, select_profile
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.runtimes import MSCCLPP, RUNTIMES
+from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.plan_replay import replay_plan
 from taccl_py.solvers.limits import Over, never
@@ -148,7 +152,7 @@ def _with_schedule(answer: Answer, best: Synthesis) -> Answer:
 
 @names_arguments
 def lower(
-    found: Answer | Schedule,
+    found: Answer | Schedule | DemandAnswer | DemandSchedule,
     *,
     runtime: str = AUTO,
     runtime_profile: str = AUTO,
@@ -161,9 +165,10 @@ def lower(
     Parameters
     ----------
     found
-        An answer, of whose schedules the one with the fastest program is taken, or a schedule.
+        An answer, of whose schedules the one with the fastest program is taken, or a schedule; also of a demand.
     runtime
-        ``executor``, ``rccl``, ``legacy``, or ``mscclpp`` for a plan; ``auto``: that of the answer, or the one for the machine's GPUs.
+        ``executor``, ``rccl``, ``legacy``, or ``mscclpp`` for a plan; ``auto``: that of the answer, or the one for the machine's GPUs. Of a
+        demand ``mscclpp``, which is its ``auto``, or ``legacy``; what follows is not for demands.
     runtime_profile
         Shipped name or file, or ``neutral`` for links and ports alone; ``auto``: that of the answer, or of the runtime on the machine's GPUs.
     placement
@@ -188,10 +193,18 @@ def lower(
     InvalidArtifact
         If the verifier reports errors in the schedule or in the text.
     """
+    if isinstance(found, DemandAnswer | DemandSchedule):
+        asked: dict[str, tuple[object, object]] = {
+            "runtime_profile": (runtime_profile, AUTO),
+            "placement": (placement, "both"),
+            "protocol": (protocol, AUTO),
+            "instances": (instances, None),
+        }
+        return _lower_demand(found if isinstance(found, DemandSchedule) else found.schedule, runtime, asked)
     schedule = found.schedule if isinstance(found, Answer) else found
     if not isinstance(schedule, Schedule):
         raise InputError(
-            f"found {type(found).__name__}, an Answer or a Schedule is needed", path="arguments", field="found"
+            f"found {type(found).__name__}, an answer or a schedule is needed", path="arguments", field="found"
         )
     require_valid(schedule)
     topology = schedule.topology
@@ -217,6 +230,23 @@ def lower(
         lowered.text, choice.schedule, lowered.program, name, profile, choice.instances, lowered.replay.makespan_us,
         choice.runtime_us,
     )  # fmt: skip
+
+
+def _lower_demand(schedule: DemandSchedule, runtime: str, asked: dict[str, tuple[object, object]]) -> LoweredFile:
+    for field, (value, default) in asked.items():
+        if value != default:
+            raise InputError(
+                "is for the eight collectives, and this is the schedule of a demand; leave it out",
+                path="arguments", field=field,
+            )  # fmt: skip
+    name = MSCCLPP.name if runtime == AUTO else known_runtime(runtime, schedule.topology).name
+    target = next((each for each in DEMAND_TARGETS if each.runtime == name), None)
+    if target is None:
+        raise refuse_runtime(name)
+    demand = schedule.demand.joined()
+    made = target.lower(schedule, demand, None)
+    time_us = demand_program_replay(made.program, schedule.topology, "the program", demand)(None).makespan_us
+    return LoweredFile(made.text, schedule, made.program, name, neutral_profile(), 1, time_us, None)
 
 
 def deliver_plan(

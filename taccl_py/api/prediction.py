@@ -12,6 +12,7 @@ from taccl_py.api.policy import AUTO, runtime_named
 from taccl_py.api.subject import (
     GivenFile,
     Placed,
+    demand_program_subject,
     demand_subject,
     load_subject,
     plan_subject,
@@ -120,8 +121,8 @@ def predict(
         raise InputError(
             "the machine's costs are per chunk of one size; leave size out", path="arguments", field="size"
         )
-    if size_bytes is None and isinstance(what, LoweredFile) and what.schedule.size_bytes is not None:
-        size_bytes = round(what.schedule.size_bytes)
+    if size_bytes is None and isinstance(what, LoweredFile):
+        size_bytes = _own_size(what.schedule)
     timeline = subject.replay(size_bytes)
     if subject.schedule is not None or subject.demand is not None:
         require_threadblocks("a schedule", runtime_profile)
@@ -133,6 +134,13 @@ def predict(
     times = runtime_times(subject, profile)
     runtime_us = None if times is None or timeline.size_bytes is None else times(timeline.size_bytes)
     return Prediction(timeline.size_bytes, timeline.makespan_us, runtime_us, timeline, profile)
+
+
+def _own_size(schedule: Schedule | DemandSchedule) -> int | None:
+    """Size that a schedule was made for, if it can be replayed at others."""
+    if isinstance(schedule, DemandSchedule) or schedule.size_bytes is None:
+        return None
+    return round(schedule.size_bytes)
 
 
 def require_threadblocks(schedule: str, asked: str) -> None:
@@ -180,7 +188,13 @@ def _subject(
             f"found {type(what).__name__}, an Answer, a Schedule, what lower made or a file is needed",
             path="arguments", field="what",
         )  # fmt: skip
-    topology, kind = what.schedule.topology, what.schedule.collective.kind
+    topology = what.schedule.topology
+    if isinstance(what.schedule, DemandSchedule):
+        asked = what.schedule.demand.joined()
+        if isinstance(what.program, Plan):
+            return plan_subject(what.program, None, topology, "the plan", asked)
+        return demand_program_subject(what.program, topology, "the program", asked)
+    kind = what.schedule.collective.kind
     if isinstance(what.program, Plan):
         return plan_subject(what.program, kind, topology, "the plan")
     return program_subject(what.program, RUNTIMES[what.runtime], topology, "the program", what.instances)

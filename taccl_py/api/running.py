@@ -10,6 +10,7 @@ from taccl_py.api.files import LoweredFile
 from taccl_py.api.policy import runtime_named
 from taccl_py.errors import InputError
 from taccl_py.execute.demand import DemandRun, RunnableDemand, draw_inputs, run_demand
+from taccl_py.execute.demand_programs import read_demand_program, run_demand_program
 from taccl_py.execute.one_sided import is_one_sided, read_one_sided
 from taccl_py.execute.one_sided_local import run_any
 from taccl_py.execute.plan import DataType, ExecutablePlan, Operator
@@ -21,6 +22,7 @@ from taccl_py.pipeline.demands import DemandAnswer
 from taccl_py.runtimes import EXECUTOR, MSCCLPP
 from taccl_py.schedule.demand_files import write_demand_schedule
 from taccl_py.schedule.for_demand import DemandSchedule
+from taccl_py.schedule.ir import Schedule
 from taccl_py.units import parse_size
 
 _DEFAULT_SIZE = "1MB"
@@ -32,7 +34,7 @@ def run(what: DemandAnswer | DemandSchedule, *, seed: int = 0) -> DemandRun: ...
 
 @overload
 def run(
-    what: LoweredFile | str | Path,
+    what: str | Path,
     size: int | float | str | None = None,
     *,
     datatype: str = "float32",
@@ -41,6 +43,19 @@ def run(
     runtime: str = "executor",
     seed: int = 0,
 ) -> CallOutcome: ...
+
+
+@overload
+def run(
+    what: LoweredFile,
+    size: int | float | str | None = None,
+    *,
+    datatype: str = "float32",
+    op: str = "sum",
+    in_place: bool | None = None,
+    runtime: str = "executor",
+    seed: int = 0,
+) -> CallOutcome | DemandRun: ...
 
 
 @names_arguments
@@ -80,8 +95,8 @@ def run(
     Returns
     -------
     CallOutcome or DemandRun
-        ``num_wrong`` elements, ``first_wrong``, and ``time_us`` of this process, in microseconds, which tells nothing of GPUs. Of a demand
-        ``outputs`` too, the elements that every rank has in the end.
+        ``num_wrong`` elements, ``first_wrong``, and ``time_us`` of this process, in microseconds, which tells nothing of GPUs. Of the schedule
+        of a demand ``outputs`` too, the elements that every rank has in the end.
 
     Raises
     ------
@@ -90,9 +105,15 @@ def run(
     InvalidArtifact
         If the program comes to a stop, or does what cannot be done.
     """
+    asked = what.demand if isinstance(what, LoweredFile) else None
+    if size is not None and (asked is not None or isinstance(what, DemandAnswer | DemandSchedule)):
+        raise InputError("a demand has its own sizes; leave it out", path="arguments", field="size")
+    if isinstance(what, LoweredFile) and asked is not None:
+        program = read_demand_program(what.text, "the program", asked)
+        measured = run_demand_program(program, asked, seed=seed)
+        found = measured.comparison
+        return DemandRun((), found.num_wrong, "" if found.first is None else str(found.first), measured.time_us)
     if isinstance(what, DemandAnswer | DemandSchedule):
-        if size is not None:
-            raise InputError("a demand has its own sizes; leave it out", path="arguments", field="size")
         schedule = what if isinstance(what, DemandSchedule) else what.schedule
         runnable = RunnableDemand.read(write_demand_schedule(schedule), "the schedule")
         return run_demand(runnable, draw_inputs(runnable.demand, seed))
@@ -109,7 +130,7 @@ def run(
 
 
 def _plan(what: LoweredFile | str | Path) -> ExecutablePlan:
-    if isinstance(what, LoweredFile):
+    if isinstance(what, LoweredFile) and isinstance(what.schedule, Schedule):
         collective = what.schedule.collective
         if isinstance(what.program, OneSidedProgram):
             return read_one_sided(what.text, "the plan", root=collective.root)

@@ -237,12 +237,7 @@ def plan_subject(
     from taccl_py.simulate.plan_replay import replay_plan
 
     if asked is not None:
-        whole = plan.chunks_per_size
-
-        def of_demand(chunk: float) -> Timeline:
-            return replay_plan(plan, None, topology, chunk)
-
-        sent = _at_own_size(of_demand, asked, topology, whole, name)
+        sent = demand_program_replay(plan, topology, name, asked)
         return GivenFile(sent, None, None, topology, sized=False, runtime=MSCCLPP.name, plan=plan, asked=asked)
 
     def replay(size: int | None) -> Timeline:
@@ -278,20 +273,39 @@ def _load_program(file: Path, text: str, placed: Placed, *, verified: bool) -> G
     if topology is None:
         return GivenFile(None, None, program, None, sized=False, runtime=runtime.name, asked=asked)
     if asked is not None:
-        return _demand_program_subject(program, topology, str(file), asked)
+        return demand_program_subject(program, topology, str(file), asked)
     return program_subject(program, runtime, topology, str(file), placed.instances)
 
 
-def _demand_program_subject(program: Program, topology: Topology, name: str, asked: DataDemand) -> GivenFile:
+def demand_program_subject(program: Program, topology: Topology, name: str, asked: DataDemand) -> GivenFile:
+    """Subject of the program of a demand on a machine, which errors call by its name."""
+    sent = demand_program_replay(program, topology, name, asked)
+    return GivenFile(sent, None, program, topology, sized=False, runtime=LEGACY.name, asked=asked)
+
+
+def demand_program_replay(
+    program: Program | Plan, topology: Topology, name: str, asked: DataDemand
+) -> Callable[[int | None], Timeline]:
+    """Replay of the program of a demand, at the demand's own size.
+
+    Raises
+    ------
+    InputError
+        If the machine's costs are per chunk.
+    """
+    from taccl_py.lowering.plan import Plan
+    from taccl_py.simulate.plan_replay import replay_plan
     from taccl_py.simulate.program_replay import replay_program
 
-    slots = LEGACY.fifo_slots[program.protocol]
-
-    def replay(chunk: float) -> Timeline:
-        return replay_program(program, topology, chunk, fifo_slots=slots)
-
-    sent = _at_own_size(replay, asked, topology, program.num_chunks_per_loop, name)
-    return GivenFile(sent, None, program, topology, sized=False, runtime=LEGACY.name, asked=asked)
+    if isinstance(program, Plan):
+        plan = program
+        return _at_own_size(
+            lambda chunk: replay_plan(plan, None, topology, chunk), asked, topology, plan.chunks_per_size, name
+        )
+    xml, slots = program, LEGACY.fifo_slots[program.protocol]
+    return _at_own_size(
+        lambda chunk: replay_program(xml, topology, chunk, fifo_slots=slots), asked, topology, xml.num_chunks_per_loop, name
+    )  # fmt: skip
 
 
 def _at_own_size(

@@ -46,7 +46,7 @@ class DemandRun:
     Attributes
     ----------
     outputs
-        Output of every rank, as elements.
+        Output of every rank, as elements; empty after a program, whose memory is compared where it is.
     num_wrong
         Elements that are not what the demand promises.
     first_wrong

@@ -159,7 +159,7 @@ WRONG = {
     "engine": (lambda: taccl.synthesize("ring:4", "allgather", engine="tres", time_limit=1), "'tres' is not an engine"),
     "time limit": (lambda: taccl.synthesize("ring:4", "allgather", time_limit=0), "time_limit: found 0, a number"),
     "sizes": (lambda: taccl.synthesize_sizes("ring:4", "allgather", 4096), "arguments: sizes: found 4096;"),
-    "found": (lambda: taccl.lower("x.json"), "arguments: found: found str, an Answer or a Schedule is needed"),
+    "found": (lambda: taccl.lower("x.json"), "arguments: found: found str, an answer or a schedule is needed"),
     "what": (lambda: taccl.check(3), "arguments: what: found int,"),
     "file": (lambda: taccl.predict("none.xml"), "none.xml: "),
     "nodes": (lambda: taccl.load_machine("ring:4", 2), "'ring:4' is a whole machine"),

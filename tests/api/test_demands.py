@@ -2,13 +2,14 @@
 
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import taccl_py as taccl
-from taccl_py.errors import InputError
+from taccl_py.errors import InputError, LoweringError
 from taccl_py.schedule.demand_files import write_demand_schedule
 from tests.demand.cases import full, is_near
 
@@ -33,6 +34,39 @@ def test_a_mapping_is_synthesized_checked_replayed_and_run(tmp_path):
     path.write_text(write_demand_schedule(answer.schedule))
     assert taccl.check(path) == ()
     assert is_near(taccl.predict(path).time_us, 10.0)
+
+
+@pytest.mark.parametrize("runtime", ["mscclpp", "legacy"])
+def test_a_demand_is_lowered_checked_replayed_and_run(tmp_path, runtime):
+    """Half a megabyte or so over each of two links of 10 us a megabyte; a program pays no more on links and ports."""
+    demand = taccl.load_demand(HELD_TWICE)
+    answer = taccl.synthesize_demand(full(3, alpha=0.0, beta=10.0), demand, effort="quick")
+    made = taccl.lower(answer, runtime=runtime)
+    assert made.text == taccl.lower(answer.schedule, runtime=runtime).text
+    assert (made.runtime, made.demand, made.runtime_us) == (runtime, demand, None)
+    assert is_near(made.time_us, 10.0)
+    assert is_near(taccl.predict(made).time_us, 10.0)
+    assert taccl.run(made).num_wrong == 0
+    path = made.write(tmp_path / ("plan.json" if runtime == "mscclpp" else "algorithm.xml"))
+    other = taccl.load_demand({"ranks": 3, "chunks": [{"bytes": 2 * MB, "holds": [0], "wants": [1, 2]}]})
+    assert taccl.check(made) == taccl.check(made, demand=demand) == taccl.check(path, demand=demand) == ()
+    for what in (made, path):
+        with suppress(InputError):  # buffers of other lengths may make it no file for that demand at all
+            assert taccl.check(what, demand=other) != ()
+
+
+def test_a_demand_is_for_mscclpp_unless_legacy_is_named_and_for_no_other():
+    answer = taccl.synthesize_demand(full(3), taccl.load_demand(HELD_TWICE), effort="quick")
+    assert taccl.lower(answer).runtime == "mscclpp"
+    with pytest.raises(LoweringError, match="no call is for a demand"):
+        taccl.lower(answer, runtime="executor")
+    for options in ({"protocol": "LL"}, {"instances": 2}, {"placement": "in"}, {"runtime_profile": "neutral"}):
+        with pytest.raises(InputError, match="is for the eight collectives"):
+            taccl.lower(answer, **options)
+    with pytest.raises(InputError, match="a demand has its own sizes"):
+        taccl.run(taccl.lower(answer), "1MB")
+    with pytest.raises(InputError, match="name the demand instead"):
+        taccl.check(taccl.lower(answer), kind="allgather")
 
 
 def test_another_demand_than_that_of_the_schedule_is_an_error():
@@ -140,7 +174,7 @@ def test_a_demand_is_for_schedules_of_demands_and_a_kind_for_the_others():
         taccl.check(answer, kind="allgather")
     with pytest.raises(taccl.TacclError, match="size: a demand has its own sizes"):
         taccl.run(answer, 4)
-    with pytest.raises(taccl.TacclError, match="demand: is for schedules of demands"):
+    with pytest.raises(taccl.TacclError, match="demand: is for schedules and programs of demands"):
         taccl.check(taccl.synthesize("ring:3", "allgather", effort="quick").schedule, demand=demand)
 
 
@@ -150,5 +184,6 @@ def test_the_script_in_the_documentation_works(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "docs/api.md", "exec"), {"__name__": "__main__"})
     assert re.fullmatch(
-        r"[\d.]+ us, [\d.]+ % above [\d.]+ us \(.+\)\n0 errors, 0 wrong elements\n", capsys.readouterr().out
+        r"[\d.]+ us, [\d.]+ % above [\d.]+ us \(.+\)\n0 errors, 0 wrong elements, 0 of the plan\n",
+        capsys.readouterr().out,
     )
