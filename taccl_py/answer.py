@@ -48,7 +48,7 @@ class ScopedBound:
 
 
 class Ended(StrEnum):
-    """How a search ended."""
+    """End of a search: what ended it."""
 
     PROVED = "proved"  # nothing better exists, in the sense of the answer's proof
     EFFORT = "effort"  # the work that it was given is done, or all that it tries
@@ -57,7 +57,7 @@ class Ended(StrEnum):
 
     @staticmethod
     def of(limits: Limits, *, is_proved: bool, is_guarded: bool = False) -> Ended:
-        """How a search with such limits ended, asked at its end; guarded, it is never one that the clock has ended, as such answers are not used."""
+        """End of a search with such limits, asked at its end; guarded, it is never one that the clock has ended, as such answers are not used."""
         if is_proved:
             return Ended.PROVED
         if limits.stop.is_set():

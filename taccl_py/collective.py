@@ -156,7 +156,7 @@ class Collective:
 
     @property
     def num_arrivals(self) -> int:
-        """How often a chunk must arrive somewhere at the least; sums count as what is gathered."""
+        """Arrivals of a chunk at other ranks, at the least; sums count as what is gathered."""
         one_way = (Kind.ALLTOALL, Kind.SCATTER, Kind.GATHER)
         return self.num_chunks * (1 if self.kind in one_way else self.num_ranks - 1)
 

@@ -1,4 +1,4 @@
-"""Who loads what: the releases of each runtime, which files they take from where, and for which calls. Data only.
+"""Releases and what they load: those of each runtime, which files they take from where, and for which calls. Data only.
 
 Read from the sources that each row names; nothing here was tried on GPUs. ``taccl install`` and ``taccl doctor`` say what of it
 concerns the files at hand, ``taccl runtime versions`` shows all of it, and a test compares the table in README.md with it.

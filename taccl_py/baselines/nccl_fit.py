@@ -379,7 +379,7 @@ def _shared_system(
 
 
 def _counts(run: AlgorithmRun, machine: NcclMachine) -> dict[str, float]:
-    """How often each latency counts in a run."""
+    """Number of times that each latency counts in a run."""
     fabric = "tcp" if machine.fabric in _TCP else machine.fabric
     counts = {
         "launch": 1.0,

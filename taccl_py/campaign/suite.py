@@ -221,7 +221,7 @@ def _expert_calls(
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """How the counts of a formula are found: from a file, or drawn; and what that is called."""
+    """Source of the counts of a formula: a file, or drawn; and what that is called."""
 
     name: str = ""
     counts: str = ""

@@ -190,7 +190,7 @@ def _print_plans(found: PlanInstallation, output: Path, place: str, *, as_json: 
 
 
 def _launch_lines(offer: PlanOffer) -> list[str]:
-    """How a script on NCCL takes the plans, and how one on MSCCL++ does."""
+    """Words on how a script on NCCL takes the plans, and how one on MSCCL++ does."""
     library = "$(python -c 'import mscclpp; print(mscclpp.get_lib())')/libmscclpp_nccl.so"
     on_node = offer.registered.ranks_per_node
     nodes = f"--nnodes {offer.num_ranks // on_node} --nproc-per-node {on_node}"

@@ -32,7 +32,7 @@ _CURVE_RANGE = SizeRange(1 << 10, 1 << 32)
 
 @dataclass(frozen=True)
 class _RuntimeTime:
-    """How long a program or a plan takes under a runtime profile, by size; `time_us` is None under the neutral one."""
+    """Times of a program or a plan under a runtime profile, by size; `time_us` is None under the neutral one."""
 
     profile: RuntimeProfile
     time_us: Callable[[float], float] | None

@@ -133,7 +133,7 @@ def read_demand_fields(fields: Fields) -> DataDemand:
 
 
 class _BufferEnds:
-    """Where the chunks that were read so far end in the buffers of one kind."""
+    """Ends of the chunks that were read so far in the buffers of one kind."""
 
     def __init__(self) -> None:
         self._end: dict[int, int] = {}

@@ -52,7 +52,7 @@ def dtype_named(text: str) -> str:
 
 
 class ChunkPlace(NamedTuple):
-    """Where a chunk lies in a buffer of a rank: from `offset_bytes` on."""
+    """Place of a chunk in a buffer of a rank: from `offset_bytes` on."""
 
     rank: int
     offset_bytes: int

@@ -25,7 +25,7 @@ Routing = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RouterLaw:
-    """How routings are drawn.
+    """Law by which routings are drawn.
 
     Attributes
     ----------

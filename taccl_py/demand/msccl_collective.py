@@ -135,7 +135,7 @@ def _read_chunk(number: int, fields: Fields, ranks: int) -> _MscclChunk:
 
 
 def _places(held: Iterable[tuple[int, int]], unit: int) -> dict[tuple[int, int], ChunkPlace]:
-    """Where each address lies in a rank's buffer: those that it has, one behind the other."""
+    """Place of each address in a rank's buffer: those that it has, one behind the other."""
     place: defaultdict[int, count[int]] = defaultdict(count)
     return {(rank, address): ChunkPlace(rank, next(place[rank]) * unit) for rank, address in sorted(set(held))}
 

@@ -202,7 +202,7 @@ class _DevicePath:
 
     @property
     def distance(self) -> int:
-        """How near the other device is, in NCCL's order: behind one PCIe switch, behind several, at one CPU, at another CPU."""
+        """Nearness of the other device, in NCCL's order: behind one PCIe switch, behind several, at one CPU, at another CPU."""
         cpus = self.passed.count(DeviceKind.CPU)
         return 1 + min(cpus, 2) if cpus else int(len(self.passed) > 1)
 

@@ -242,7 +242,7 @@ class _OneSidedState:
         return any(any([self._turn(one) for one in group]) for group in groups)
 
     def _pace(self, one: _ThreadblockState | Channel | _NextCall) -> float:
-        """How likely it is that somebody does something: some are slow."""
+        """Probability that somebody does something: some are slow."""
         key = id(one) if isinstance(one, _ThreadblockState) else one
         if key not in self._paces and self._order is not None:
             self._paces[key] = self._order.choice(_PACES)

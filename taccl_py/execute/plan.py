@@ -222,7 +222,7 @@ class ExecutablePlan:
 
 @dataclass(frozen=True, slots=True)
 class SizeCut:
-    """How data of one size are cut.
+    """Cut of data of one size.
 
     Attributes
     ----------
@@ -240,7 +240,7 @@ class SizeCut:
 
     @property
     def num_passes(self) -> int:
-        """How often the steps are run through."""
+        """Number of times that the steps are run through."""
         return -(-self.chunk_elements // self.slice_elements)
 
 

@@ -21,7 +21,7 @@ _HOST, _FLAG = "NCCL_HOSTID", "NCCL_MULTI_RANK_GPU_ENABLE"
 
 
 class MessageWire(Protocol):
-    """How messages travel, and how long they take."""
+    """Transport of messages, and how long they take."""
 
     @property
     def group(self) -> Any:

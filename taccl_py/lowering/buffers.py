@@ -14,7 +14,7 @@ _ONE_SHARD = frozenset({Kind.GATHER, Kind.SCATTER})
 
 
 class CallPlacement(StrEnum):
-    """How the user's buffers may lie: where NCCL calls it in place, apart, or either."""
+    """Places of the user's buffers: where NCCL calls it in place, apart, or either."""
 
     BOTH = "both"
     IN_PLACE = "in"

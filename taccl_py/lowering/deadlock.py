@@ -17,7 +17,7 @@ from taccl_py.lowering.threadblocks import UnfinishedThreadblock
 
 @dataclass(frozen=True, slots=True)
 class FifoModel:
-    """How steps become operations.
+    """Model of how steps become operations.
 
     Attributes
     ----------

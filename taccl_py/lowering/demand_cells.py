@@ -26,7 +26,7 @@ from taccl_py.topology.model import Topology
 
 @dataclass(frozen=True, slots=True)
 class CellExtent:
-    """Where a cell lies in its buffer, and how long it is, in units."""
+    """Place of a cell in its buffer, and its length, in units."""
 
     first: int
     count: int
@@ -78,12 +78,12 @@ class DemandCells:
         return len(self.wanted)
 
     def input_address(self, chunk: int, rank: int) -> Address | None:
-        """Where a rank holds a cell, or its summand; None if it does not."""
+        """Place of a cell, or of its summand, that a rank holds; None if it does not."""
         number = self.inputs[rank].get(chunk)
         return None if number is None else Address(Buffer.INPUT, number)
 
     def output_address(self, chunk: int, rank: int) -> Address | None:
-        """Where a rank wants a cell; None if it does not."""
+        """Place in which a rank wants a cell; None if it does not."""
         number = self.outputs[rank].get(chunk)
         return None if number is None else Address(Buffer.OUTPUT, number)
 
@@ -108,7 +108,7 @@ class DemandCellSchedule:
         return tuple({cell: index for index, cell in enumerate(cells)} for cells in self.scratch)
 
     def address(self, chunk: int, rank: int) -> Address | None:
-        """Where a rank keeps a cell."""
+        """Place in which a rank keeps a cell."""
         index = self._scratch_index[rank].get(chunk)
         if index is not None:
             return Address(Buffer.SCRATCH, index)

@@ -40,7 +40,7 @@ def folded(schedule: Schedule) -> Schedule:
 
 
 def _number(num_chunks: int, most: int, lists: set[tuple[int, ...]]) -> int:
-    """How many chunks become one: as few as shorten lists of so many to `MAX_COUNT`, or else as many as can."""
+    """Number of chunks that become one: as few as shorten lists of so many to `MAX_COUNT`, or else as many as can."""
     together = math.gcd(num_chunks, *(end for chunks in lists for end in _ends(chunks)))
     enough = (number for number in range(1, together) if together % number == 0 and most <= MAX_COUNT * number)
     return next(enough, together)

@@ -23,7 +23,7 @@ START = -1
 
 
 class MessageHandling(Enum):
-    """How a message is sent or taken in."""
+    """Way in which a message is sent or taken in."""
 
     SEND = auto()
     STORE = auto()

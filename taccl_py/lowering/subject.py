@@ -49,10 +49,10 @@ class CellCollective(Protocol):
         """Ranks that hold each chunk at the end."""
 
     def input_address(self, chunk: int, rank: int) -> Address | None:
-        """Where a rank has the chunk, or its contribution, at the start; None if it has none."""
+        """Place of the chunk, or of its contribution, at a rank at the start; None if it has none."""
 
     def output_address(self, chunk: int, rank: int) -> Address | None:
-        """Where a rank must have the chunk at the end; None if it does not want it."""
+        """Place in which a rank must have the chunk at the end; None if it does not want it."""
 
     def describe_chunk(self, chunk: int) -> str:
         """Name of a chunk for people."""
@@ -86,4 +86,4 @@ class CellSchedule(Protocol):
         """When the last message has arrived."""
 
     def address(self, chunk: int, rank: int) -> Address | None:
-        """Where the rank keeps the chunk."""
+        """Place in which the rank keeps the chunk."""

@@ -202,7 +202,7 @@ class MpiBench(ProcessBench):
 
 
 def _nap_seconds(busy_out: Sequence[_FlowProgress], busy_in: Sequence[_Receiving]) -> float:
-    """How long nothing can happen, or until somebody has to look for it."""
+    """Time for which nothing can happen, or until somebody has to look for it."""
     dues = [one.arrival.left_seconds for one in busy_in if one.arrived and one.arrival is not None]
     looking = bool(busy_out) or len(dues) < len(busy_in)
     return min([*dues, _NAP_SECONDS if looking else _IDLE_SECONDS])

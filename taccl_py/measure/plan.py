@@ -1,4 +1,4 @@
-"""How many experiments a profile takes, before anything has been measured."""
+"""Number of experiments that a profile takes, before anything has been measured."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ProfilePlan:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast experiments run.
+    """Speed of experiments.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Pace:
 
 
 def find_pace(bench: Bench, machine: Topology) -> Pace:
-    """How fast experiments run on a bench, by one that runs twice.
+    """Speed of experiments on a bench, by one that runs twice.
 
     Parameters
     ----------

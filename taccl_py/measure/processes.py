@@ -99,7 +99,7 @@ class WorkOrder:
 
 @dataclass(frozen=True, slots=True)
 class EndedProcesses:
-    """How a flow ended.
+    """End of a flow.
 
     Attributes
     ----------
@@ -295,11 +295,11 @@ class Arrival:
 
     @property
     def left_seconds(self) -> float:
-        """How long the message in flight still takes; 0 if none is."""
+        """Time that the message in flight still takes; 0 if none is."""
         return 0.0 if self.due_seconds is None else max(0.0, self.due_seconds - time.monotonic())
 
     def wait_seconds(self) -> float:
-        """How long the message that has come is still in flight; 0 if it has arrived, and then the next one is asked for."""
+        """Time for which the message that has come is still in flight; 0 if it has arrived, and then the next one is asked for."""
         if self.due_seconds is None:
             passage = self.throttle.send(self.flow, self.size_bytes, self.ready_seconds)
             self.ready_seconds, self.due_seconds = passage.free_seconds, passage.due_seconds
@@ -320,7 +320,7 @@ def require_ranks(topology: Topology, job: LaunchedProcesses) -> None:
 
 
 def _lateness(ended: EndedProcesses) -> float:
-    """How late a flow was, in times what it may be."""
+    """Lateness of a flow, in times what it may be."""
     return ended.late_us / max(_LATE * ended.done_us, _LATE_US)
 
 

@@ -1,4 +1,4 @@
-"""How long this process has waited for a processor that others had, as Linux counts it."""
+"""Time that this process has waited for a processor that others had, as Linux counts it."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """How far predictions are from measurements, as factors of at least 1.
+    """Distances of predictions from measurements, as factors of at least 1.
 
     Attributes
     ----------

@@ -260,7 +260,7 @@ def _fastest_runtime_cut(
 
 @dataclass(frozen=True, slots=True, order=True)
 class _TimedCut:
-    """How a cut does: whether its chunks do not divide the size, its time, and what it was made with."""
+    """Result of a cut: whether its chunks do not divide the size, its time, and what it was made with."""
 
     left_over: bool
     time_us: float

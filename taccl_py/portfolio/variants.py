@@ -65,7 +65,7 @@ class SizedCandidate:
 
     @property
     def slower(self) -> float:
-        """How many times as slow as its schedule the program is at its own size."""
+        """Time of the program at its own size, in times of its schedule's."""
         return self.curve.time_us(self.at_bytes) / self.candidate.curve.time_us(self.at_bytes)
 
     def is_made_for(self, size: int, *, own: bool) -> bool:

@@ -189,7 +189,7 @@ def topology_figure(item: Item) -> Any:
 
 
 def pair_load(item: Item) -> dict[tuple[int, int], float]:
-    """How long messages are on their path from rank to rank, in microseconds, parallel links together."""
+    """Times of messages on their path from rank to rank, in microseconds, parallel links together."""
     load: dict[tuple[int, int], float] = {}
     for transfer in item.timeline.transfers:
         load[transfer.src, transfer.dst] = (

@@ -64,7 +64,7 @@ def profile_tables(found: Profile) -> list[Table]:
 
 
 def profile_sentence(found: Profile) -> str:
-    """How much was measured."""
+    """Amount that was measured."""
     if found.complete:
         return f"{found.experiments} experiments"
     return (
@@ -86,7 +86,7 @@ def residual_warning(found: Profile) -> str:
 
 
 def plan_sentence(plan: ProfilePlan) -> str:
-    """How much is to be measured."""
+    """Amount that is to be measured."""
     return (
         f"about {plan.experiments} experiments, about {plan.seconds:.0f} s; every pair at every size would be "
         f"{plan.all_pairs}, without any two of them together"

@@ -1,4 +1,4 @@
-"""How a search went: incumbent and bound over time, as a file of its own, for seconds differ from run to run."""
+"""Course of a search: incumbent and bound over time, as a file of its own, for seconds differ from run to run."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ ANY_ALGORITHM = "any algorithm"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """How a schedule was made; written into its file, never used to compute anything.
+    """Origin of a schedule: how it was made; written into its file, never used to compute anything.
 
     Attributes
     ----------

@@ -179,7 +179,7 @@ class _Together:
         return _Together(column, columns, group, np.array([cells[chunk] for chunk in column], dtype=np.int64))
 
     def cuts(self, scratch: Sequence[int]) -> int:
-        """How often chunks of a group that follow each other are no neighbours, with some chunks in scratch."""
+        """Number of times that chunks of a group that follow each other are no neighbours, with some chunks in scratch."""
         place, first = self.home.copy(), _FIRST_CELL[Buffer.SCRATCH]
         for position, chunk in enumerate(scratch):
             if chunk in self.column:

@@ -253,7 +253,7 @@ class _ScheduleClock:
 
 @dataclass(frozen=True, slots=True)
 class _Lasting:
-    """How long a message occupies its link and each of its ports, and how long it takes to arrive."""
+    """Times for which a message occupies its link and each of its ports, and until it arrives."""
 
     resources: tuple[int, ...]
     occupied_us: tuple[float, ...]

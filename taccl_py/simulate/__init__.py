@@ -1,1 +1,1 @@
-"""How long? Event-driven replay of schedules and programs."""
+"""Event-driven replay of schedules and programs: how long they take."""

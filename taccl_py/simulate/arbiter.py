@@ -56,7 +56,7 @@ class TransferRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ResourceLoad:
-    """How many times all bytes of a request go through a resource."""
+    """Times that all bytes of a request go through a resource."""
 
     resource: int
     share: float

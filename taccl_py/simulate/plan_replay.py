@@ -385,7 +385,7 @@ class _PlanRun:
         return flow.block.actions[flow.position].position
 
     def _seen_us(self, flow: _Flow) -> float:
-        """How much later than it arrives what a proxy has put, or a packet, is seen."""
+        """Time between the arrival of what a proxy has put, or of a packet, and its being seen."""
         if flow.lane is not None:
             return self._pace.costs.hop_far_us
         if not flow.packets:

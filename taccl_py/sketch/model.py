@@ -27,7 +27,7 @@ class Strategy(StrEnum):
 
 
 class Policy(StrEnum):
-    """How many different pairs should talk through a switch."""
+    """Policy for the number of different pairs that talk through a switch."""
 
     UC_MIN = "uc-min"  # few: large messages, connections cost bandwidth
     UC_MAX = "uc-max"  # many: small messages, fewer hops

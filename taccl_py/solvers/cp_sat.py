@@ -15,7 +15,7 @@ from taccl_py.work import RATES, count_work
 
 
 class Status(StrEnum):
-    """How a solve ended."""
+    """End of a solve."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"

@@ -137,7 +137,7 @@ class FinerChunks:
 
     @staticmethod
     def of(demand: Demand) -> FinerChunks:
-        """Those that serve a demand."""
+        """Finer chunks that serve a demand."""
         return FinerChunks(usable_counts(demand), demand.message_chunks)
 
 

@@ -1,4 +1,4 @@
-"""How much of the data each part of a plan should carry: a linear program of few columns.
+"""Weights of the parts of a plan, by how much each should carry: a linear program of few columns.
 
 Parts that load the damaged links and ports alike are one column. The program minimizes the load of the busiest link or port; of all
 weights that do so, those of which the largest is least are taken, as a plan that was even should stay so where it can.

@@ -14,7 +14,7 @@ TOLERANCE = 0.05
 
 
 class TopologyChange(StrEnum):
-    """How something differs in the second description."""
+    """Difference of something in the second description."""
 
     MISSING = "missing"
     NEW = "new"

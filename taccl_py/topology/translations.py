@@ -108,7 +108,7 @@ class Translations:
 
 
 def _cycle(image: IntArray, start: int) -> int:
-    """How often a permutation has to be applied to take a rank back to where it was."""
+    """Number of times that a permutation has to be applied to take a rank back to where it was."""
     rank, order = int(image[start]), 1
     while rank != start:
         rank, order = int(image[rank]), order + 1

@@ -61,7 +61,7 @@ def require_agreement(records: Sequence[CallRecord], where: str) -> None:
 
 
 def by_call_text(ranks: dict[str, list[int]]) -> str:
-    """Who does what, for people."""
+    """Words on who does what, for people."""
     return "; ".join(f"{_names(who)}: {what}" for what, who in ranks.items())
 
 

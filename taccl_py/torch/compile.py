@@ -166,7 +166,7 @@ class _ScratchUse:
 
 
 class _ScratchLayout:
-    """Where scratch of one rank lies so that blocks that are not needed at the same time share it; the program's own stays where it is.
+    """Places of scratch of one rank such that blocks that are not needed at the same time share it; the program's own stays where it is.
 
     Attributes
     ----------
@@ -186,7 +186,7 @@ class _ScratchLayout:
             self.length = max(self.length, block.place + block.length)
 
     def place(self, region: ChunkRun) -> ChunkRun:
-        """Where a region lies at last."""
+        """Place of a region at last."""
         if region.buffer is not Buffer.SCRATCH or region.offset < self._own:
             return region
         block = self._blocks[bisect_right(self._starts, region.offset) - 1]

@@ -50,7 +50,7 @@ class CallRequest:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """How contributions are combined.
+    """Operators by which contributions are combined.
 
     Attributes
     ----------

@@ -135,7 +135,7 @@ class CallWatch:
             self._store.set(f"{call.place}/{call.rank}", json.dumps(list(call.recent)))
 
     def _compare(self, call: OpenCall) -> tuple[str, list[int]]:
-        """How a recent call of another rank differs from this one's of the same number, and ranks that are not known to be here."""
+        """Difference of a recent call of another rank from this one's of the same number, and ranks that are not known to be here."""
         missing, own = [], dict(call.recent)
         for rank in range(call.num_ranks):
             if rank == call.rank:

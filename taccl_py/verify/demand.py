@@ -68,7 +68,7 @@ def _place(schedule: DemandSchedule, part: int, number: int) -> str:
 
 
 def _differences(own: DataDemand, asked: DataDemand) -> list[str]:
-    """How a demand is not the other one with its chunks in parts."""
+    """Differences between a demand and another one with its chunks in parts."""
     if own.num_ranks != asked.num_ranks:
         return [f"the schedule is for {own.num_ranks} ranks, and the demand has {asked.num_ranks}"]
     if own.dtype != asked.dtype:

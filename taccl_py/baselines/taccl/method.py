@@ -33,7 +33,7 @@ _MOST_CHUNKS = 256
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is tried.
+    """Amount that is tried.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class TacclResult:
 
     @property
     def name(self) -> str:
-        """How it was made, in words."""
+        """Method that made it, in words."""
         counts = ((self.chunks_per_rank, "chunk"), (self.instances, "instance"))
         return ", ".join([self.sketch, *(format_count(count, word) for count, word in counts)])
 

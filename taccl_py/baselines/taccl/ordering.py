@@ -22,7 +22,7 @@ from taccl_py.sketch.model import Strategy
 
 
 class OrderingRule(Enum):
-    """How hops are chosen."""
+    """Rule by which hops are chosen."""
 
     LONGEST_WAY = "longest path first"
     SOONEST = "soonest ready first"
@@ -128,7 +128,7 @@ def find_parents(view: TacclView, hops: Sequence[RoutedChunk]) -> tuple[tuple[in
 
 @dataclass(frozen=True)
 class _HopDistances:
-    """How far a hop's chunk has come and has to go, this hop included, and all that waits for the hop, in us, [hop]."""
+    """Path of a hop's chunk so far and still to go, this hop included, and all that waits for the hop, in us, [hop]."""
 
     travelled_us: list[float]
     longest_us: list[float]

@@ -32,7 +32,7 @@ _FIRST, _SECOND, _SPREAD = 0, 1, 2
 
 
 class NodeRails(StrEnum):
-    """How data that several nodes need gets there.
+    """Route of data that several nodes need.
 
     ``direct``: each node sends to all others. ``relayed``: of an AllReduce each node adds up one part of everything and sends the
     result to all; a Broadcast goes from node to node. That is less for each NIC, and takes longer for the first piece.

@@ -29,7 +29,7 @@ _KINDS = (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.BROADCAST)
 
 @dataclass(frozen=True, slots=True)
 class SwitchCut:
-    """How work is cut.
+    """Cut of the work.
 
     Attributes
     ----------

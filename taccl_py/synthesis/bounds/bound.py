@@ -1,4 +1,4 @@
-"""What a lower bound is."""
+"""Lower bound, with its reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Bound:
     reason: str
 
     def is_reached_by(self, time_us: float) -> bool:
-        """Whether nothing is faster than what takes so long."""
+        """True if nothing is faster than what takes so long."""
         return time_us <= self.time_us * (1 + BOUND_REACHED)
 
 

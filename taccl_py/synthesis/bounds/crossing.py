@@ -62,7 +62,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Crossing:
-    """What has to get from O into B.
+    """Data that have to get from O into B.
 
     Attributes
     ----------
@@ -121,7 +121,7 @@ class Crossing:
         return Bound(low, reason)
 
     def _suffices(self, time_us: float, load: _CrossingLoad) -> bool:
-        """Whether the gates can serve all pairs by a time."""
+        """True if the gates can serve all pairs by a time."""
         served = sum(number * self._served(gate, time_us, load) for gate, number in self.gates)
         return served >= self.pairs * (1 - _PRECISION)
 
@@ -212,7 +212,7 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True)
 class _CrossingLoad:
-    """What has to cross: data of every pair in megabytes, and how many pairs a message can serve at most."""
+    """Data that have to cross: those of every pair in megabytes, and how many pairs a message can serve at most."""
 
     pair_mb: float
     most_pairs: int
@@ -264,7 +264,7 @@ class NodeClasses:
         return NodeClasses(self.net.reversed(), self.node_of, self.hearing, self.telling)
 
     def keeps_nodes(self, orbits: OrbitMembers) -> bool:
-        """Whether a symmetry takes nodes to nodes."""
+        """True if a symmetry takes nodes to nodes."""
         first = np.unique(self.node_of, return_index=True)[1]
         moved = (self.node_of[image] for image in orbits.images)
         return all(np.array_equal(nodes_of, nodes_of[first][self.node_of]) for nodes_of in moved)
@@ -274,7 +274,7 @@ class NodeClasses:
         return orbits.ranks() if self.keeps_nodes(orbits) else list(range(self.net.num_ranks))
 
     def crossing(self, kind: Kind, giving: frozenset[int], taking: frozenset[int], name: str) -> Crossing:
-        """What has to get from some nodes to the others."""
+        """Data that have to get from some nodes to the others."""
         everyone = giving | taking
         told_us = earliest(self.hearing, giving, everyone)
         tells_us = earliest(self.telling, taking, taking)

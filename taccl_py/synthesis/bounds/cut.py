@@ -126,7 +126,7 @@ class CutFinder:
         return cut.resources
 
     def _with_alpha(self, network: _Network) -> FloatArray:
-        """What every arc lets through, a little less the larger its alpha is."""
+        """Amount that every arc lets through, a little less the larger its alpha is."""
         alpha_us = np.append(self._net.alpha_us, 0.0)[network.resource]
         found: FloatArray = network.rate * (1 - _SLOWER * alpha_us / max(float(alpha_us.max()), 1e-30))
         return found
@@ -177,7 +177,7 @@ def _places(net: Net) -> tuple[IntArray, IntArray, IntArray]:
 
 
 def _outward_ports(net: Net) -> BoolArray:
-    """Whether a port lies on its senders' side: it has fewer senders than receivers, or is mostly in front, [port]."""
+    """True if a port lies on its senders' side: it has fewer senders than receivers, or is mostly in front, [port]."""
     owner, port, place = _places(net)
     num_ports = len(net.alpha_us) - net.num_links
     senders, receivers = (

@@ -489,7 +489,7 @@ class _BoundedDemand:
                 yield f"{len(members)} groups of ranks, {format_ranks(max(members, key=len))} one of them", group_of
 
     def _name(self, cut: ResourceCut, backwards: bool) -> str:
-        """What a cut is, in words."""
+        """Words for a cut."""
         giving, taking = (~cut.near, cut.near) if backwards else (cut.near, ~cut.near)
         is_port = cut.resources >= self.net.num_links
         what = "ports" if is_port.all() else "links and ports" if is_port.any() else "links"

@@ -139,11 +139,11 @@ class _Trees:
         return np.asarray(self._pair[0] % self.net.num_ranks, dtype=np.int64)
 
     def _costs(self, prices: FloatArray) -> FloatArray:
-        """What a megabyte costs on every link, [link]."""
+        """Cost of a megabyte on every link, [link]."""
         return self.net.sum_over_links(prices * self.net.beta_us_per_mb)
 
     def lengths(self, prices: FloatArray) -> FloatArray:
-        """What a megabyte costs between the ranks of every pair, on the cheapest link of either direction, [pair]."""
+        """Cost of a megabyte between the ranks of every pair, on the cheapest link of either direction, [pair]."""
         lengths = np.full(len(self.first), np.inf)
         np.minimum.at(lengths, self._pair[1], self._costs(prices))
         return lengths

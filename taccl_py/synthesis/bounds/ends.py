@@ -1,4 +1,4 @@
-"""What a message between two nodes can carry for others than the two ranks at its ends.
+"""Limits on what a message between two nodes can carry for others than the two ranks at its ends.
 
 In an AllToAll what is not the sender's own has to get to it before the message starts, and what is not for the receiver has to leave
 it afterwards. Where a rank has one port for that, with costs alpha and beta, holding Y bytes of which no rank gave more than v takes
@@ -26,7 +26,7 @@ from taccl_py.synthesis.symmetry import IntArray
 
 @dataclass(frozen=True, slots=True)
 class Carriage:
-    """How much can come over some links together.
+    """Limit on how much can come over some links together.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class Carriage:
 
 @dataclass(frozen=True, slots=True)
 class PortPair:
-    """What a rank has for another one, and the time that it takes through a port between nodes."""
+    """Data that a rank has for another one, and the time that they take through a port between nodes."""
 
     megabytes: float
     each_us: float
@@ -79,7 +79,7 @@ class PortPair:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """How the sender of a message gets what is not its own, and how its receiver passes on what is not for itself.
+    """Ways in which the sender of a message gets what is not its own, and in which its receiver passes on what is not for itself.
 
     Attributes
     ----------
@@ -162,7 +162,7 @@ class EarliestMoment:
 
 @dataclass(frozen=True)
 class _Held:
-    """What one end of a message can hold after some alphas: at most so much, which takes room: slope times that, less a head."""
+    """Amount that one end of a message can hold after some alphas: at most so much, which takes room: slope times that, less a head."""
 
     most: FloatArray
     slope: float

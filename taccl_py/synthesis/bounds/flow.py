@@ -39,7 +39,7 @@ _TIGHT = 1e-13
 
 @dataclass(frozen=True)
 class FlowTraffic:
-    """What has to move, up to symmetry.
+    """Data that have to move, up to symmetry.
 
     Attributes
     ----------

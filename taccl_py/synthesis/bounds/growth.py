@@ -1,4 +1,4 @@
-"""How fast something can become known in several classes of ranks at the same time.
+"""Growth of what is known: how fast it spreads in several classes of ranks at the same time.
 
 The growth of `taccl_py.synthesis.bounds.spread` treats all ranks alike, so whoever knows could be told by the quick links
 inside a node and tell by the slow ones between nodes. Here ranks fall into classes, the nodes, and a rank that learns at t
@@ -85,7 +85,7 @@ class Classes:
     def grown(
         self, start: int, own: Sequence[Profile] | None = None, inside: frozenset[int] | None = None
     ) -> list[LearningEvent]:
-        """Who can know when, the start's own class at time 0.
+        """Times at which each class can know, the start's own class at time 0.
 
         Parameters
         ----------
@@ -187,7 +187,7 @@ def growth_bound(net: Net, starts: Sequence[int], inward: bool) -> Bound:
 
 
 def fits(net: Net) -> bool:
-    """Whether a machine has several nodes, and not too many."""
+    """True if a machine has several nodes, and not too many."""
     return 1 < net.topology.num_nodes <= _MOST_NODES and net.num_links <= _MOST_LINKS
 
 

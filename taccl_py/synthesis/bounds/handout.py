@@ -62,7 +62,7 @@ _PRECISION = 1e-3
 
 @dataclass(frozen=True)
 class Handout:
-    """What has to come into a node B and to be handed out there.
+    """Data that have to come into a node B and to be handed out there.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ class Handout:
 
     @property
     def is_whole(self) -> bool:
-        """Whether there is one unit of data for all, which is summed up or the root's, and not one for each rank."""
+        """True if there is one unit of data for all, which is summed up or the root's, and not one for each rank."""
         return self.is_sum or bool(self.senders)
 
     def at(self, size_bytes: float, least_us: float) -> Bound:
@@ -185,7 +185,7 @@ class _MessageChain:
 
 @dataclass(frozen=True, slots=True)
 class _HandoutLoad:
-    """How much of what has to come a message brings at most: for each unit of its size, and in all; by cells."""
+    """Part of what has to come that a message brings at most: for each unit of its size, and in all; by cells."""
 
     each: FloatArray
     most: FloatArray
@@ -208,7 +208,7 @@ class _HandoutLoad:
         return _HandoutLoad(self.each[:, None], self.most[:, None])
 
     def of(self, sizes: FloatArray | float) -> FloatArray:
-        """What messages of some sizes bring, [start, arrival]."""
+        """Amounts that messages of some sizes bring, [start, arrival]."""
         found: FloatArray = np.minimum(sizes * self.each, self.most)
         return found
 
@@ -326,7 +326,7 @@ class _HandoutSearch:
         self.chains = [_MessageChain(gate, number, most) for gate, number in handout.gates]
 
     def _summed(self, hub: Hub) -> _HandoutLoad:
-        """What messages bring whose bytes are sums: of contributions that their sender can know."""
+        """Amounts that messages bring whose bytes are sums: of contributions that their sender can know."""
         others = self.handout.others
         to_one = hub.learned(self.cells, self.cell_us, 0.0).known
         to_all = hub.learned(self.cells, self.cell_us, self.unit_mb, summed=to_one).known
@@ -377,7 +377,7 @@ class _Time:
             self._told, self._reach = self._told.halved(), self._reach.halved()
 
     def too_short(self, average: _Average | None) -> _TooShort | None:
-        """Whether for some average not enough can come in and be handed out."""
+        """True if for some average not enough can come in and be handed out."""
         chains = self._search.chains
         program = ColumnProgram([1.0] * len(chains), len(self._moments))
         lacking = (self._needed - self._inside) / len(chains)
@@ -401,7 +401,7 @@ class _Time:
         return None
 
     def _over_links(self, number: int) -> FloatArray:
-        """What all ranks get over links inside the node after a moment: of what came after it, or, if it is followed, of all."""
+        """Amount that all ranks get over links inside the node after a moment: of what came after it, or, if it is followed, of all."""
         search = self._search
         handout = search.handout
         left_us = np.maximum(0.0, self._time_us - handout.alpha_us - self._one)
@@ -439,7 +439,7 @@ class _Time:
         return _Paths(lead, self._told.by_start().of(sizes), self._reach.of(sizes), sizes / 2)
 
     def _longest(self, paths: _Paths, weight: FloatArray) -> _Best:
-        """What messages through a gate are worth at most: longest paths over the cells in which they start and arrive."""
+        """Worth of messages through a gate at most: longest paths over the cells in which they start and arrive."""
         apart = self._ends(weight[self._apart]) if self._apart.any() else None
         worth, messages = paths.longest(_Worth(self._ends(weight[~self._apart]), apart))
         at_moments = np.zeros(len(weight))
@@ -473,7 +473,7 @@ class _Time:
 
 @dataclass(frozen=True, slots=True)
 class _Inside:
-    """What comes over some links together, and what limits it: least alpha and beta, and how many ports and links."""
+    """Links over which data come together, and what limits them: least alpha and beta, and how many ports and links."""
 
     rate_mb_per_us: float
     entry: Gate
@@ -544,7 +544,7 @@ def _handout(machine: NodeClasses, node: int, hubs: tuple[Hub, Hub], kind: Kind,
 
 
 def _hub(machine: NodeClasses, orbits: OrbitMembers) -> Hub:
-    """What is best of all nodes and ranks of a machine."""
+    """Best values of all nodes and ranks of a machine."""
     net, node_of, finder = machine.net, machine.node_of, CutFinder(machine.net)
     inside = node_of[net.src] == node_of[net.dst]
     ranks = [_Inside.of(machine, finder, np.flatnonzero(inside & (net.dst == rank))) for rank in machine.sorts(orbits)]
@@ -571,7 +571,7 @@ def _quickest(gates: Sequence[Gate]) -> Gate:
 
 
 def _nodes_alike(cluster: NodeClasses, orbits: OrbitMembers) -> bool:
-    """Whether the symmetry takes every node to every other one."""
+    """True if the symmetry takes every node to every other one."""
     number = len(cluster.telling.sizes)
     labels = np.unique(orbits.rank)
     return cluster.keeps_nodes(orbits) and any(

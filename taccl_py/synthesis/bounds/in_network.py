@@ -1,4 +1,4 @@
-"""What changes in bounds where switches multicast and add up.
+"""Bounds where switches multicast and add up.
 
 * Whatever crosses a cut loads some port or link of it as often as before: what one store of a switch brings to many ranks has left
   its sender once, and a sum of what many ranks hold enters its rank once. So cuts stay, and so does the distance of ranks.
@@ -61,7 +61,7 @@ def without_messages(topology: Topology, switches: tuple[Switch, ...]) -> tuple[
 
 
 def keeps_apart(switches: tuple[Switch, ...], group_of: IntArray) -> bool:
-    """Whether no switch joins ranks of two groups."""
+    """True if no switch joins ranks of two groups."""
     return all(len(np.unique(group_of[list(one.ranks)])) == 1 for one in switches)
 
 

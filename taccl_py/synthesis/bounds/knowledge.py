@@ -1,4 +1,4 @@
-"""What ranks of a cluster can get to know, at most, and how soon it is handed out inside a node.
+"""Knowledge of ranks of a cluster: what they can get to know, at most, and how soon it is handed out inside a node.
 
 A port serves one message after the other, each lasts for its alpha and beta, and none carries more than its sender knows when it
 starts. So what comes over one port by some time is at most a longest path over starts and arrivals. Over links inside a node comes
@@ -83,7 +83,7 @@ class Hub:
 
 @dataclass(frozen=True)
 class KnowledgeLimit:
-    """What a rank knows and gets at most by the end of every cell.
+    """Amounts that a rank knows and gets at most by the end of every cell.
 
     Attributes
     ----------
@@ -169,7 +169,7 @@ class _Learning:
             self.inside[:rows, cell] = np.maximum(self.inside[:rows, cell], found)
 
     def _learned(self, cell: int, rows: int) -> float:
-        """What a rank knows by the end of a cell."""
+        """Amount that a rank knows by the end of a cell."""
         hub, best = self._hub, self._brought[cell]
         found = float(self._heard[cell] * (1 + hub.own * best))
         if hub.entries == 1 and self._lasting[cell] <= hub.gate.least_us:
@@ -184,7 +184,7 @@ class _Learning:
         return min(found, float((before + since).min()), split)
 
     def _gathered(self, cell: int) -> float:
-        """What a rank knows of its own node by some time if all of it comes over one port (`taccl_py.synthesis.bounds.ends`)."""
+        """Amount that a rank knows of its own node by some time if all of it comes over one port (`taccl_py.synthesis.bounds.ends`)."""
         entry, found, alphas = self._hub.entry, 1.0, 0
         time_us, per_share_us = float(self._lasting[cell]), entry.beta_us_per_mb * float(self._share_mb[cell])
         while found == 2.0**alphas and found < self._hub.ranks:
@@ -196,7 +196,7 @@ class _Learning:
         return found
 
     def _split(self, cell: int, rows: int) -> FloatArray:
-        """What came over the gates, split at every moment.
+        """Amounts that came over the gates, split at every moment.
 
         Of gates from which a rank knows nothing that came later it knows what they can have brought before; of the others, no more than
         those that it can have heard from since, what they can have brought before their last message.

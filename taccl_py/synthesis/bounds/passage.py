@@ -76,7 +76,7 @@ class LatencyMachine:
     def cover(
         self, links: Sequence[int], time_us: float, until_us: float, alike: Mapping[int, Sequence[int]] | None = None
     ) -> RelayCover:
-        """How messages over some links, all of one node, can serve all pairs between it and the others.
+        """Cover by messages over some links, all of one node, that serve all pairs between it and the others.
 
         Parameters
         ----------

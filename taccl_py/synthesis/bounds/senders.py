@@ -26,14 +26,14 @@ from taccl_py.synthesis.symmetry import IntArray
 
 @dataclass(frozen=True, slots=True)
 class Inflow:
-    """How data can come to the ranks behind a way out: from some time on, after an alpha, at a rate."""
+    """Rate at which data can come to the ranks behind a way out: from some time on, after an alpha, at a rate."""
 
     since_us: float
     alpha_us: float
     rate_mb_per_us: float
 
     def megabytes(self, ends_us: FloatArray) -> FloatArray:
-        """What has come at most by some times."""
+        """Amount that has come at most by some times."""
         found: FloatArray = np.maximum(0.0, ends_us - self.since_us - self.alpha_us) * self.rate_mb_per_us
         return found
 

@@ -101,7 +101,7 @@ def _apart(net: Net, port: int, links: list[int]) -> float:
 
 
 def elementwise_best(profiles: Iterable[Profile]) -> Profile:
-    """What the best of several tellers could do, place by place."""
+    """Best that several tellers could do, place by place."""
     return tuple(min(times) for times in zip_longest(*profiles, fillvalue=float("inf")))
 
 

@@ -44,7 +44,7 @@ class PlannedMessage:
 
 
 class MessageCosts:
-    """How long messages of a plan occupy their resources, and when they arrive; many are alike."""
+    """Times for which messages of a plan occupy their resources, and when they arrive; many are alike."""
 
     def __init__(self, topology: Topology, plan: Sequence[PlannedMessage]) -> None:
         known: dict[tuple[int, int], tuple[tuple[tuple[int, float], ...], float]] = {}

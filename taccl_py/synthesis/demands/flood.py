@@ -135,7 +135,7 @@ class _Flood:
                 self._start(link, choice[1], carried[choice[1]][one.src], now)
 
     def _rarest_kept(self, rank: int) -> int:
-        """How many ranks have the rarest piece that a rank has and others lack; more than all of them if there is none."""
+        """Number of ranks that have the rarest piece that a rank has and others lack; more than all of them if there is none."""
         kept = self._whole[rank]
         for rarity, pieces in enumerate(self._rarity[: len(self._wants)]):
             if kept & pieces:

@@ -129,7 +129,7 @@ def carried_over(
 
 
 def keys_by_chunk(collective: Collective) -> list[ChunkKey | None]:
-    """Who has and who lacks each chunk; None of what nobody lacks."""
+    """Ranks that have and that lack each chunk; None of what nobody lacks."""
     everyone = tuple((rank,) for rank in range(collective.num_ranks))
     found: list[ChunkKey | None] = []
     for chunk in range(collective.num_chunks):

@@ -14,7 +14,7 @@ from taccl_py.synthesis.trees.work import TreeSearch
 
 @dataclass(frozen=True)
 class Bettering:
-    """How plans are made better.
+    """Rounds by which plans are made better.
 
     Attributes
     ----------

@@ -20,7 +20,7 @@ from taccl_py.verify.msccl.operations import KernelOperation, KernelProgram
 
 @dataclass(frozen=True, slots=True)
 class ExecutionResult:
-    """How far a program comes.
+    """Progress of a program: how far it comes.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How long the buffers are, where they lie in each other in place, and how sizes become FIFO operations.
+"""Lengths of the buffers, where they lie in each other in place, and how sizes become FIFO operations.
 
 A chunk is ``nBytes / nchunksperloop`` bytes. One FIFO operation carries at most `Runtime.payload_bytes`, so a step of
 ``cnt`` chunks becomes ``ceil(cnt / m)`` operations, where m, the number of chunks that fit into one operation, falls to 1 as

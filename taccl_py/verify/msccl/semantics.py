@@ -212,7 +212,7 @@ class Contents:
 
 
 def _scores(contents: Contents) -> list[int]:
-    """How much of the result is right, for each rank as the root."""
+    """Part of the result that is right, for each rank as the root."""
     geometry = contents.setting.geometry
     kind, shard = geometry.kind, geometry.shard
     scores = [0] * geometry.num_ranks

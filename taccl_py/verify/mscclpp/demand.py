@@ -170,7 +170,7 @@ def _same(demand: DataDemand, unit_bytes: int) -> Iterator[_Parallel]:
 
 
 class _BufferCuts:
-    """Where the buffers are cut."""
+    """Places at which the buffers are cut."""
 
     def __init__(self, plan: Plan) -> None:
         self._lengths: dict[_Row, int] = {}

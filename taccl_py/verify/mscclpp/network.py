@@ -107,19 +107,19 @@ class ChannelNetwork:
         return End(peer, end.kind, back[turn] if turn < len(back) else -1)
 
     def posts(self, end: End) -> dict[ThreadblockSeat, int]:
-        """How many signals each threadblock sends to an end."""
+        """Number of signals that each threadblock sends to an end."""
         return self._posts.get(end, {})
 
     def takes(self, end: End) -> dict[ThreadblockSeat, int]:
-        """How often each threadblock waits at an end."""
+        """Number of waits of each threadblock at an end."""
         return self._takes.get(end, {})
 
     def releases(self, gpu: int, semaphore: int) -> dict[ThreadblockSeat, int]:
-        """How often each threadblock releases a semaphore."""
+        """Number of times that each threadblock releases a semaphore."""
         return self._releases.get((gpu, semaphore), {})
 
     def acquires(self, gpu: int, semaphore: int) -> dict[ThreadblockSeat, int]:
-        """How often each threadblock acquires a semaphore."""
+        """Number of times that each threadblock acquires a semaphore."""
         return self._acquires.get((gpu, semaphore), {})
 
     def contended(self) -> bool:

@@ -100,7 +100,7 @@ class Tally:
         return (self._proof(len(done), known) if done else None), any(last.values())
 
     def _num_known(self, known: Clock, seat: ThreadblockSeat) -> int:
-        """How many waits are certainly over for a threadblock."""
+        """Number of waits that are certainly over for a threadblock."""
         return sum(one.seat == seat or known[CERTAIN][one.column] >= one.count for one in self._taken)
 
     def _proof(self, number: int, known: Clock) -> Clock | None:
@@ -121,7 +121,7 @@ class Tally:
         return proof
 
     def _not_before(self, mark: _Mark, number: int) -> int:
-        """How many come certainly no sooner than the `number`-th one of a threadblock."""
+        """Number of those that come certainly no sooner than the `number`-th one of a threadblock."""
         found = self.posts[mark.seat] - number
         for seat, marks in self._raised.items():
             if seat != mark.seat:
