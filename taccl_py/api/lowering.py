@@ -26,7 +26,7 @@ from taccl_py.pipeline.demands import DemandAnswer
 from taccl_py.pipeline.plan_choice import PlanChoice, PlanWishes, choose_among
 from taccl_py.pipeline.search import chosen_instead, require_valid
 from taccl_py.pipeline.select import choose_for, lower_under
-from taccl_py.profiles.catalog import neutral_profile, select_profile
+from taccl_py.profiles.catalog import load_profile, neutral_profile, select_profile
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.runtimes import MSCCLPP, RUNTIMES
 from taccl_py.schedule.for_demand import DemandSchedule
@@ -244,9 +244,10 @@ def _lower_demand(schedule: DemandSchedule, runtime: str, asked: dict[str, tuple
     if target is None:
         raise refuse_runtime(name)
     demand = schedule.demand.joined()
-    made = target.lower(schedule, demand, None)
+    made = target.lower(schedule, demand, None, None)
     time_us = demand_program_replay(made.program, schedule.topology, "the program", demand)(None).makespan_us
-    return LoweredFile(made.text, schedule, made.program, name, neutral_profile(), 1, time_us, None)
+    profile = neutral_profile() if made.profile is None else load_profile(made.profile)
+    return LoweredFile(made.text, schedule, made.program, name, profile, 1, time_us, made.runtime_us)
 
 
 def deliver_plan(

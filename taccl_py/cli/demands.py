@@ -366,10 +366,12 @@ def lower_for_all(
             )
             continue
         try:
-            made = target.lower(schedule, demand, None)
+            made = target.lower(schedule, demand, None, None)
         except LoweringError as error:
             record["refused"] = str(error)
         else:
             texts[output / f"{prefix}{target.file}"] = made.text
             record["unit_bytes"] = made.unit_bytes
+            if made.runtime_us is not None:
+                record |= {"group": made.group, "runtime_us": made.runtime_us, "runtime_profile": made.profile}
     return found

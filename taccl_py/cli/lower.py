@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _XML, _PLAN = "msccl-xml", "mscclpp-json"
 # Parameters that mean something for the schedule of a demand.
-_OF_DEMANDS = ("schedule", "output", "target", "name", "runtime", "as_json")
+_OF_DEMANDS = ("schedule", "output", "target", "name", "runtime", "group", "as_json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +246,7 @@ def _lower_demand(schedule: DemandSchedule, target: str, values: dict[str, Any])
     found = next((one for one in DEMAND_TARGETS if one.runtime == runtime), None)
     if found is None:
         raise refuse_runtime(runtime)
-    made = found.lower(schedule, schedule.demand.joined(), values["name"])
+    made = found.lower(schedule, schedule.demand.joined(), values["name"], values["group"])
     facts, summary = _demand_facts(made)
     return _Written(made.text, facts, summary)
 
@@ -256,7 +256,14 @@ def _demand_facts(made: DemandProgram) -> tuple[dict[str, Any], str]:
         facts, summary = _facts(made.program, LEGACY.name), _summary(made.program)
     else:
         facts, summary = _plan_facts(made.program)
-    return {**facts, "unit_bytes": made.unit_bytes}, f"{summary}, chunks of {made.unit_bytes} bytes"
+    facts = {**facts, "unit_bytes": made.unit_bytes}
+    summary += f", chunks of {made.unit_bytes} bytes"
+    if made.group > 1:
+        summary += f", {made.group} threadblocks share every operation"
+    if made.runtime_us is not None:
+        facts |= {"group": made.group, "runtime_us": made.runtime_us, "runtime_profile": made.profile}
+        summary += f", {format_time(made.runtime_us)} under runtime profile {made.profile}"
+    return facts, summary
 
 
 def _read_group(text: str, path: Path, target: str, values: dict[str, Any]) -> GroupSchedule:

@@ -15,7 +15,8 @@ from taccl_py.demand import DataDemand
 from taccl_py.lowering.buffers import BufferSizes
 from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.demand_cells import CellExtent, coarsest_unit_bytes, finest_unit_bytes, part_cells
-from taccl_py.lowering.mscclpp.limits import beyond
+from taccl_py.lowering.mscclpp.groups import in_groups
+from taccl_py.lowering.mscclpp.limits import beyond, require_threadblocks
 from taccl_py.lowering.mscclpp.lower import LoweredPlan, PlanOptions, gpus_of, settle
 from taccl_py.lowering.mscclpp.tasks import Places, TaskKind, TaskStream
 from taccl_py.lowering.plan import Operation, Plan, PlanBlock, PlanGpu, emit_plan
@@ -25,7 +26,7 @@ from taccl_py.schedule.for_demand import DemandSchedule
 _Extents = list[dict[Buffer, Mapping[int, CellExtent]]]
 
 
-def lower_demand_plan(schedule: DemandSchedule, name: str | None = None) -> LoweredPlan:
+def lower_demand_plan(schedule: DemandSchedule, name: str | None = None, group: int = 1) -> LoweredPlan:
     """Make the plan that carries out the schedule of a demand; it is for the demand's sizes, out of place.
 
     Parameters
@@ -34,6 +35,8 @@ def lower_demand_plan(schedule: DemandSchedule, name: str | None = None) -> Lowe
         One that the verifier accepts.
     name
         None is that of demand and machine.
+    group
+        Threadblocks that share every operation.
 
     Raises
     ------
@@ -44,7 +47,8 @@ def lower_demand_plan(schedule: DemandSchedule, name: str | None = None) -> Lowe
     """
     _require_type(schedule.demand)
     cells = part_cells(schedule, _unit_bytes(schedule.demand))
-    draft = settle(cells, Places(BufferSizes(cells.collective, 1, exact=False), in_place=False), PlanOptions())
+    places = Places(BufferSizes(cells.collective, 1, exact=False), in_place=False)
+    draft = settle(cells, places, PlanOptions(group=group))
     extents: _Extents = [dict(of_rank) for of_rank in cells.collective.extents]
     for of_rank, scratch in zip(extents, _scratch_extents(draft.stream, cells.collective.extents), strict=True):
         of_rank[Buffer.SCRATCH] = scratch
@@ -53,6 +57,9 @@ def lower_demand_plan(schedule: DemandSchedule, name: str | None = None) -> Lowe
         _in_units(replace(gpu, input_chunks=max(1, length[0]), output_chunks=max(1, length[1])), extents)
         for gpu, length in zip(gpus_of(draft, (1, 1)), lengths, strict=True)
     )
+    gpus = in_groups(gpus, group)
+    for gpu in gpus:
+        require_threadblocks(gpu.rank, len(gpu.blocks))
     unit_bytes = cells.collective.unit_bytes
     _require_offsets(gpus, unit_bytes)
     sizes = [gpu.input_chunks * unit_bytes for gpu in gpus]

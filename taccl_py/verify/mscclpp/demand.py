@@ -20,6 +20,7 @@ from taccl_py.verify.msccl.geometry import BufferLengths, BufferPlacement, Regio
 from taccl_py.verify.msccl.semantics import RunSetting
 from taccl_py.verify.mscclpp.grammar import SWITCH, Gpu, Operand, Operation, Plan, PlanThreadblock
 from taccl_py.verify.mscclpp.rules import has_pipelines, owners_of
+from taccl_py.verify.mscclpp.spans import slice_start
 
 _Row = tuple[int, Buffer]
 _MOST_CUTS = 1 << 20
@@ -74,6 +75,9 @@ def fit_to_demand(plan: Plan, demand: DataDemand, findings: Findings) -> PlanFor
     unit_bytes = _find_unit(plan, demand, findings)
     if not unit_bytes or not _is_plain(plan, findings):
         return None
+    if any(one.slice is not None for _, _, one in _operations(plan)):
+        plan = _in_parts(plan, unit_bytes // plan.alignment_bytes)
+        unit_bytes = plan.alignment_bytes
     grid = _BufferCuts(plan)
     for group in (*_moved(plan), *_same(demand, unit_bytes)):
         grid.add(group)
@@ -124,7 +128,6 @@ def _is_plain(plan: Plan, findings: Findings) -> bool:
     operations = [one for gpu in plan.gpus for block in gpu.blocks for _, one in block.all_operations]
     for used, name in (
         (has_pipelines(plan), "pipelines"),
-        (any(one.slice is not None for one in operations), "threadblocks that share an operation"),
         (plan.uses_packets or any("pkt" in one.name for one in operations), "packets"),
         (any(one.channel_type == SWITCH for one in operations), "switch channels"),
         (plan.shares_scratch or plan.doubles_scratch, "shared or doubled scratch"),
@@ -134,6 +137,35 @@ def _is_plain(plan: Plan, findings: Findings) -> bool:
             findings.unsupported("", "demand", f"plans for demands with {name} are not followed; lower it without")
             return False
     return True
+
+
+def _in_parts(plan: Plan, pieces: int) -> Plan:
+    """The same plan in cells that the runtime never cuts, so many in a chunk, in which each threadblock of a group has its own part.
+
+    The first parts are longer by one cell where they cannot be equal (`taccl_py.verify.mscclpp.spans.slice_start`).
+    """
+
+    def part(operation: Operation) -> Operation:
+        def own(operand: Operand) -> Operand:
+            size = operand.size * pieces
+            first, last = 0, size
+            if operation.slice is not None:
+                index, parts = operation.slice.index, operation.slice.parts
+                first, last = slice_start(size, index, parts), slice_start(size, index + 1, parts)
+            return replace(operand, index=operand.index * pieces + first, size=last - first)
+
+        return replace(
+            operation, sources=tuple(map(own, operation.sources)), targets=tuple(map(own, operation.targets)), slice=None
+        )  # fmt: skip
+
+    def finer(gpu: Gpu) -> Gpu:
+        blocks = (replace(block, operations=tuple(map(part, block.operations))) for block in gpu.blocks)
+        return replace(
+            gpu, input_chunks=gpu.input_chunks * pieces, output_chunks=gpu.output_chunks * pieces,
+            scratch_chunks=gpu.scratch_chunks * pieces, blocks=tuple(blocks),
+        )  # fmt: skip
+
+    return replace(plan, gpus=tuple(map(finer, plan.gpus)))
 
 
 def _places(plan: Plan, gpu: Gpu, block: PlanThreadblock, operation: Operation, operand: Operand) -> tuple[_Row, int]:
@@ -158,7 +190,7 @@ def _moved(plan: Plan) -> Iterator[_Parallel]:
             else [(*operation.sources, *operation.targets)]
         )
         for operands in groups:
-            if operands:
+            if operands and operands[0].size:
                 yield _Parallel(tuple(_places(plan, gpu, block, operation, one) for one in operands), operands[0].size)
 
 

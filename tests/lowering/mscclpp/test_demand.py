@@ -20,10 +20,10 @@ def schedule_of(demand, machine):
 
 
 @settings(max_examples=12, deadline=None)
-@given(demand=demands(8), machine=st.sampled_from([full, ring, switch]))
-def test_random_demands_are_lowered_to_plans_that_meet_them(demand, machine):
+@given(demand=demands(8), machine=st.sampled_from([full, ring, switch]), group=st.sampled_from([1, 1, 3]))
+def test_random_demands_are_lowered_to_plans_that_meet_them(demand, machine, group):
     demand = scaled(demand, 16)
-    lowered = lower_demand_plan(schedule_of(demand, machine(demand.num_ranks)))
+    lowered = lower_demand_plan(schedule_of(demand, machine(demand.num_ranks)), group=group)
     verdict = verify_plan(lowered.text, "plan.json", demand=demand)
     assert not verdict.violations
     assert not verdict.unsupported
@@ -31,6 +31,25 @@ def test_random_demands_are_lowered_to_plans_that_meet_them(demand, machine):
         plan = read_demand_program(lowered.text, "plan.json", demand)
         found = run_demand_program(plan, demand, repeats=2, seed=seed, shuffled=True)
         assert found.comparison == ResultCheck(0, None)
+
+
+@pytest.mark.parametrize("group", [2, 3, 5])
+def test_threadblocks_of_a_group_share_every_operation(group):
+    """Also where parts differ by a cell of 16 bytes, and some have none: the shortest chunk has four cells."""
+    demand = demand_of(4, MIXED)
+    schedule = schedule_of(demand, full(4))
+    single, lowered = lower_demand_plan(schedule), lower_demand_plan(schedule, group=group)
+    assert lowered.plan.num_threadblocks == group * single.plan.num_threadblocks
+    assert not verify_plan(lowered.text, "plan.json", demand=demand).violations
+    plan = read_demand_program(lowered.text, "plan.json", demand)
+    for seed in range(3):
+        found = run_demand_program(plan, demand, repeats=2, seed=seed, shuffled=True)
+        assert found.comparison == ResultCheck(0, None)
+
+
+def test_a_group_that_the_gpu_has_no_room_for_is_refused():
+    with pytest.raises(LoweringError, match="threadblocks"):
+        lower_demand_plan(schedule_of(demand_of(4, MIXED), full(4)), group=60)
 
 
 def test_a_send_is_one_put_of_all_its_units():

@@ -115,6 +115,45 @@ def test_nothing_counts_twice(case):
         assert rules(broken(plan, place, double), demand) == {"wrong-result"}, place
 
 
+GROUPED = json.loads(lower_demand_plan(solve_demand(full(4), NEAR, QUICK).schedule, group=2).text)
+
+
+def test_a_plan_in_groups_is_accepted():
+    assert rules(GROUPED, NEAR) == set()
+
+
+@pytest.mark.parametrize("name", ["put", "pws", "copy", "re"])
+def test_no_member_of_a_group_does_the_part_of_another(name):
+    """What it should have done nobody does; all of the chunks have more than one cell."""
+
+    def other(operation):
+        operation["tbg_info"]["tb_id"] ^= 1
+        return operation
+
+    def whole(operation):
+        del operation["tbg_info"]
+        return operation
+
+    for place in places(GROUPED, name):
+        assert rules(broken(GROUPED, place, other), NEAR), place
+        assert rules(broken(GROUPED, place, lambda _: None), NEAR), place
+        # Twice the same is no mistake of copies; of sums it is.
+        assert name != "re" or rules(broken(GROUPED, place, whole), NEAR), place
+
+
+def test_more_members_than_there_are_leave_a_part_out():
+    """The second of two parts reaches to the end, the second of three does not; the first ones may be the same."""
+
+    def of_three(operation):
+        operation["tbg_info"]["tbg_size"] = 3
+        return operation
+
+    for place in places(GROUPED, "put", "pws"):
+        rank, number, step = place
+        if GROUPED["gpus"][rank]["threadblocks"][number]["ops"][step]["tbg_info"]["tb_id"] == 1:
+            assert rules(broken(GROUPED, place, of_three), NEAR), place
+
+
 def changed(**fields):
     return CASES["near"][1] | fields
 
