@@ -51,13 +51,16 @@ def synth_plan(
     selection = select_profile(values["runtime_profile"], MSCCLPP.name, topology)
     request = replace(request, profile=selection.profile, message_chunks=MSCCLPP.max_count)
     limits = request.options.limits
-    over = limits.to_lower()
+    is_late = limits.to_lower()
     with watched(limits.stop, values["progress"]) as events:
         answer = search_for(request, MSCCLPP, events)
         events.stage("lowering")
         choice = None
         if not values["only_schedule"] and not is_schedule_alone(output):
-            answer, choice = deliver_plan(answer, options, PlanWishes(protocol, values["instances"]), over=over)
+            wishes = PlanWishes(protocol, values["instances"])
+            answer, choice = deliver_plan(
+                answer, options, wishes, over=lambda: is_late() or limits.stop.is_set()
+            )  # fmt: skip
         facts = {**record(answer, None, []), **_facts(answer, choice), **runtime_facts(answer, selection.note)}
     files = write_answer(output, answer, None if choice is None else choice.lowered, facts, "plan.json")
     result = timed({**facts, "files": files}, answer)
