@@ -170,7 +170,7 @@ class JustifiedMessages:
 
 
 class _PortCalendar:
-    """Turns that a link or port has been given, none at the time of another, in order of time."""
+    """Times at which a link or port is taken, in their order; turns that follow each other without a gap are one."""
 
     __slots__ = ("_begins_us", "_ends_us")
 
@@ -180,12 +180,23 @@ class _PortCalendar:
 
     def take(self, begin_us: float, end_us: float) -> None:
         """Give a turn away."""
-        place = bisect_left(self._begins_us, begin_us)
-        self._begins_us.insert(place, begin_us)
-        self._ends_us.insert(place, end_us)
+        begins_us, ends_us, slack_us = self._begins_us, self._ends_us, RELATIVE * abs(end_us)
+        place = bisect_left(begins_us, begin_us)
+        is_behind = place > 0 and begin_us - ends_us[place - 1] <= slack_us
+        is_before = place < len(begins_us) and begins_us[place] - end_us <= slack_us
+        if is_behind and is_before:
+            del begins_us[place]
+            del ends_us[place - 1]
+        elif is_behind:
+            ends_us[place - 1] = end_us
+        elif is_before:
+            begins_us[place] = begin_us
+        else:
+            begins_us.insert(place, begin_us)
+            ends_us.insert(place, end_us)
 
     def free_from(self, begin_us: float, end_us: float) -> float:
-        """First time, not before a turn's beginning, from which on there is room for it."""
+        """First time, not before the beginning of a turn, from which on there is room for it."""
         lasting_us, slack_us = end_us - begin_us, RELATIVE * end_us
         for place in range(bisect_right(self._ends_us, begin_us + slack_us), len(self._ends_us)):
             if self._begins_us[place] >= begin_us + lasting_us - slack_us:
