@@ -185,7 +185,7 @@ def test_an_unbounded_program_has_no_bound_above_its_solutions():
     assert outcome.bound == -math.inf
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(
     st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=5),
     st.integers(1, 30),

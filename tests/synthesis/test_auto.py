@@ -126,27 +126,28 @@ def test_middle_sizes_of_one_root_on_a_few_ranks_are_matched_and_sent_in_steps_t
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "most_us"),
+    ("name", "kind", "engines", "most_us"),
     [
         # By trees 7.67 us, in steps 7.29, by greedy matching 6.73.
-        pytest.param("dgx1", Kind.BROADCAST, 6.74, marks=pytest.mark.slow),
-        # By trees 5.97 us, by greedy matching 5.78, in steps 5.41; backwards too.
-        pytest.param("hypercube:3", Kind.REDUCE, 5.42, marks=pytest.mark.slow),
+        ("dgx1", Kind.BROADCAST, ("greedy", "steps", "trees"), 6.74),
+        # By trees 5.97 us, by greedy matching 5.78, in steps 5.50 (with more work 5.41); backwards too.
+        ("hypercube:3", Kind.REDUCE, ("steps", "greedy", "trees"), 5.5),
     ],
 )
-def test_middle_sizes_of_one_root_on_a_few_ranks_gain_by_matching_and_steps(name, kind, most_us):
-    demand = Demand(load_topology(name), kind, 256 << 10)
-    answer = synthesize_auto(demand, Options(limits=Limits(seconds=30.0, by_work=True)), Events())
-    assert answer.schedule.makespan_us <= most_us
+def test_middle_sizes_of_one_root_on_a_few_ranks_gain_by_matching_and_steps(name, kind, engines, most_us):
+    demand, options = Demand(load_topology(name), kind, 256 << 10), Options(limits=Limits(seconds=2.0, by_work=True))
+    times_us = [load_engine(engine)(demand, options, Events()).schedule.makespan_us for engine in engines]
+    assert times_us == sorted(times_us)
+    assert times_us[0] <= most_us
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Kind.SCATTER, Kind.GATHER])
 def test_what_is_dealt_out_by_one_root_or_collected_goes_in_flows(kind):
-    """Two ND A100 v4 nodes, 1 GiB: 4.3 ms by a search for chunks, 3.2 by the flow, where 3.1 are needed."""
-    demand = Demand(load_topology("ndv4-x2"), kind, 1 << 30)
+    """Two ND A100 v4 nodes, 1 GiB: 4.3 ms by a search for chunks, 3.2 by the flow, where 3.1 are needed; here half of each node."""
+    demand = Demand(load_topology("ndv4-x2").subset([0, 1, 2, 3, 8, 9, 10, 11]), kind, 1 << 30)
     assert "flow" in [run.engine for run in first_runs(demand)]
-    answer = load_engine("flow")(demand, Options(limits=Limits(seconds=300.0)), Events())
+    answer = load_engine("flow")(demand, Options(limits=Limits(seconds=60.0, by_work=True)), Events())
     assert answer.schedule.makespan_us < 1.05 * answer.bound.time_us
 
 
@@ -180,20 +181,21 @@ def test_on_hundreds_of_ranks_over_nodes_everything_but_broadcast_is_left_to_hie
 
 @pytest.mark.slow
 def test_broadcast_between_nodes_that_have_no_rail_in_common_goes_along_trees(monkeypatch):
-    """256 MiB from rank 9: by templates 5.7 ms, by trees 1.6, and 1.35 are needed."""
-    lost = tuple(f"node {node} nic{rail} *" for node, rails in ((0, (0, 1, 2, 3)), (1, (4, 5, 6, 7))) for rail in rails)
-    machine = degraded(load_topology("hpn:3"), Degradation(missing_ports=lost))
-    demand = Demand(machine, Kind.BROADCAST, float(256 << 20), root=9)
+    """From rank 9 of whole nodes: by templates 5.7 ms, by trees 1.6, and 1.35 are needed. Here from rank 5 of nodes of four."""
+    nodes = load_topology("hpn:3").subset([8 * node + rank for node in range(3) for rank in range(4)])
+    lost = tuple(f"node {node} nic{rail} *" for node, rails in ((0, (0, 1)), (1, (2, 3))) for rail in rails)
+    demand = Demand(degraded(nodes, Degradation(missing_ports=lost)), Kind.BROADCAST, float(256 << 20), root=5)
     assert [run.engine for run in left_out_runs(demand)] == ["trees", "greedy"]
     raced = []
     monkeypatch.setattr(auto, "searching_runs", lambda _: [])
     monkeypatch.setattr(auto, "second_runs", lambda _: [])
     race = Racer.race
     monkeypatch.setattr(Racer, "race", lambda self, runs, events: raced.append(runs) or race(self, runs, events))
-    answer = synthesize_auto(demand, Options(limits=Limits(seconds=16.0, workers=1, by_work=True)), Events())
+    answer = synthesize_auto(demand, Options(limits=Limits(seconds=2.0, workers=1, by_work=True)), Events())
     found = [[run.engine for run in runs] for runs in raced if runs]
     assert found == [["hierarchy"], ["templates"], ["trees", "greedy"]]
-    assert answer.schedule.makespan_us < 1.5 * answer.bound.time_us
+    assert answer.schedule.origin.engine == "trees"
+    assert answer.schedule.makespan_us < 1.1 * answer.bound.time_us
 
 
 def test_where_hierarchy_finds_nothing_what_was_left_out_is_tried(monkeypatch):

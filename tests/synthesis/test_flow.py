@@ -80,7 +80,7 @@ def _is_odd(topology, link):
     return topology.node_of[link.src] != topology.node_of[link.dst] and (link.src % 2 or link.dst % 2)
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(drawn=problems(kinds=KINDS) | node_problems(kinds=KINDS))
 def test_random_problems_give_valid_schedules_that_obey_the_sketch(drawn):
     synthesis = solve(Demand.of_chunks(drawn.topology, drawn.collective, drawn.sketch, drawn.chunk_bytes))

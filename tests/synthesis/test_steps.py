@@ -11,9 +11,11 @@ from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.schedule import verify_schedule
 from tests.instances import MB, ring
 
+BRIEF = Limits(seconds=3.0, by_work=True)
 
-def run(demand, seconds=60.0):
-    return synthesize_steps(demand, Options(limits=Limits(seconds=seconds)), Events())
+
+def run(demand, limits=BRIEF):
+    return synthesize_steps(demand, Options(limits=limits), Events())
 
 
 @pytest.mark.parametrize(
@@ -49,4 +51,4 @@ def test_bandwidths_that_are_no_multiples_are_refused_by_name():
 
 def test_without_time_there_is_no_schedule_and_the_sentence_says_what_to_do():
     with pytest.raises(LimitReached, match="--time-limit"):
-        run(Demand(load_topology("dgx1"), Kind.ALLGATHER, MB), seconds=0.0)
+        run(Demand(load_topology("dgx1"), Kind.ALLGATHER, MB), Limits(seconds=0.0))

@@ -151,21 +151,28 @@ def test_counts_stay_within_the_copies_that_are_possible():
     assert usable_counts(demand_of(1 << 30, 256, Kind.ALLTOALL))[-1] == 16
 
 
-@pytest.mark.parametrize("engine", ["templates", "trees", "flow"])
-@pytest.mark.parametrize("name", ["dgx1", "torus:3x3", pytest.param("ndv4-x2", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.ALLREDUCE, Kind.BROADCAST, Kind.ALLTOALL])
+@pytest.mark.parametrize(
+    ("engine", "kind"),
+    [
+        *(
+            (engine, kind)
+            for engine in ("templates", "trees")
+            for kind in (Kind.ALLGATHER, Kind.ALLREDUCE, Kind.BROADCAST)
+        ),
+        *((engine, Kind.ALLTOALL) for engine in ("templates", "flow")),
+    ],
+)
+@pytest.mark.parametrize("name", ["dgx1", "torus:3x3", "ndv2-x2"])
 def test_answers_serve_the_size(engine, name, kind):
-    if (engine == "flow") != (kind is Kind.ALLTOALL) and engine != "templates":
-        return
     topology = load_topology(name)
     demand = Demand(topology, kind, topology.num_ranks << 18)
-    found = load_engine(engine)(demand, Options(limits=Limits(seconds=5.0)), Events())
+    found = load_engine(engine)(demand, Options(limits=Limits(seconds=1.0, by_work=True)), Events())
     counts = usable_counts(demand)
     assert all(each.collective.chunks_per_rank in counts for each in (found.schedule, *found.runners_up))
     assert found.gap >= 0
 
 
-@settings(max_examples=30, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(cases(), st.sampled_from([1, 3, 5]))
 def test_other_sizes_of_chunks_leave_schedules_right_and_no_slower(case, chunks):
     demand = Demand(case.topology, case.kind, case.size_bytes, case.root, chunks_per_rank=chunks)

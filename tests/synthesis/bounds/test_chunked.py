@@ -176,7 +176,7 @@ def is_below_everything(drawn):
     return best_us is None or lower_bound(problem).time_us <= best_us * (1 + 1e-9)
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(problems(most_chunks=4))
 def test_no_schedule_of_a_tiny_problem_is_faster_than_the_bound(drawn):
     assert is_below_everything(drawn)
@@ -192,7 +192,7 @@ def late_port():
 
 
 @example(late_port())
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(problems(most_chunks=4, mixed_latency=True))
 def test_no_schedule_is_faster_than_the_bound_where_links_have_different_latency(drawn):
     assert is_below_everything(drawn)

@@ -75,14 +75,14 @@ def test_three_messages_are_needed_where_two_cannot_hold_the_chunks():
 
 
 def test_alphas_of_many_messages_and_all_bytes_follow_each_other():
-    """In AllToAll 4032 pairs cross through 8 NICs, 71 in a message: one NIC takes 8 messages of 2.6 us and 504 pairs of 2 KiB."""
-    topology = load_topology("hpn:64")
-    bound = message_bound(topology, Kind.ALLTOALL, 2.0**20, 71)
-    bytes_us = 504 * 2048 * 20e-6
+    """In AllToAll 960 pairs cross through 8 NICs, 16 in a message: one NIC takes 8 messages of 2.6 us and 120 pairs of 2 KiB."""
+    topology = load_topology("hpn:16")
+    bound = message_bound(topology, Kind.ALLTOALL, 2.0**18, 16)
+    bytes_us = 120 * 2048 * 20e-6
     assert bound.time_us == pytest.approx(8 * 2.6 + bytes_us)
     # There is time for more messages than are looked at one by one; more are no help.
-    larger = message_bound(topology, Kind.ALLTOALL, 2.0**23, 71)
-    assert larger.time_us == pytest.approx(8 * 2.6 + 8 * bytes_us)
+    larger = message_bound(topology, Kind.ALLTOALL, 2.0**23, 16)
+    assert larger.time_us == pytest.approx(8 * 2.6 + 32 * bytes_us)
     # By hand: 64 pairs through one port, 4 in a message, are 16 messages of 1 us; each pair is 1 MB.
     free = Crossing(((Gate(1.0, 0.0, 1.0), 1),), (0.0,) * 8, (0.0,) * 8, 64, 1 / 64, 1, "by hand")
     assert free.at(64e6, most_chunks=4).time_us == pytest.approx(16.0)
@@ -116,7 +116,7 @@ def test_more_data_never_lowers_it():
         assert times == sorted(times)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(
     st.integers(0, 2**32),
     st.sampled_from([*EVERYONE, Kind.BROADCAST, Kind.REDUCE]),
@@ -131,7 +131,7 @@ def test_no_template_on_joined_nodes_is_faster(seed, kind, size_bytes):
         assert bound_us <= named.schedule.makespan_us * (1 + 1e-9), named.name
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.integers(0, 2**32), st.sampled_from([Kind.ALLGATHER, Kind.BROADCAST]), st.sampled_from([1.0, MB]))
 def test_nothing_at_all_is_faster_on_two_small_nodes(seed, kind, chunk_bytes):
     """Every order of messages with any chunks together is tried."""
@@ -146,7 +146,7 @@ def test_nothing_at_all_is_faster_on_two_small_nodes(seed, kind, chunk_bytes):
         assert demand_bound(topology, kind, 0, size_bytes).time_us <= best_us * (1 + 1e-9)
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(st.integers(0, 2**32), st.sampled_from(EVERYONE), st.sampled_from([1.0, MB / 10]))
 def test_no_template_is_faster_than_the_bound_for_its_longest_message(seed, kind, size_bytes):
     rng = random.Random(seed)
@@ -157,7 +157,7 @@ def test_no_template_is_faster_than_the_bound_for_its_longest_message(seed, kind
         assert bound_us <= named.schedule.makespan_us * (1 + 1e-9), named.name
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.integers(0, 2**32), st.sampled_from([1.0, MB]))
 def test_nothing_is_faster_with_chunks_that_travel_alone(seed, chunk_bytes):
     topology = joined_nodes(random.Random(seed), 2, 2, (0.5, 1.0, 3.0), (1.0, 10.0))
@@ -168,14 +168,14 @@ def test_nothing_is_faster_with_chunks_that_travel_alone(seed, chunk_bytes):
         assert bounds.at(chunk_bytes * collective.chunks_per_size, most_chunks=1).time_us <= best_us * (1 + 1e-9)
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(st.integers(0, 2**32), st.sampled_from(EVERYONE))
 def test_no_engine_is_faster_on_small_nodes(seed, kind):
     rng = random.Random(seed)
     topology = joined_nodes(rng, 2, 2, (0.5, 1.0, 3.0), (1.0, 10.0))
     demand = replace(Demand(topology, kind, 1000.0), chunks_per_rank=1)
     try:
-        found = synthesize_milp(demand, Options(limits=Limits(seconds=0.3)), Events())
+        found = synthesize_milp(demand, Options(limits=Limits(seconds=0.05, by_work=True)), Events())
     except TacclError:
         return
     assert demand_bound(topology, kind, 0, 1000.0).time_us <= found.schedule.makespan_us * (1 + 1e-9)

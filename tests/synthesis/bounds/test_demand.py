@@ -141,7 +141,7 @@ def test_allreduce_moves_everything_in_and_out_and_twice_between_groups():
 
 
 def test_more_data_and_a_slower_machine_never_lower_a_bound():
-    topology = load_topology("ndv4-x2")
+    topology = load_topology("ndv4-x2").subset([0, 1, 2, 3, 8, 9, 10, 11])
     slower = replace(topology, links=tuple(replace(k, alpha_us=k.alpha_us + 1) for k in topology.links))
     for kind in Kind:
         bounds = DemandBounds.of(topology, kind)
@@ -211,7 +211,7 @@ def is_below_everything(drawn, chunk_bytes):
     return demand_bound(drawn.topology, collective.kind, collective.root, size).time_us <= best_us * (1 + 1e-9)
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(problems(most_chunks=4, mixed_latency=True), st.sampled_from([1.0, MB / 10, MB]))
 def test_no_schedule_of_a_tiny_problem_is_faster(drawn, chunk_bytes):
     assert is_below_everything(drawn, chunk_bytes)
@@ -223,11 +223,11 @@ def test_no_broadcast_of_one_chunk_is_faster(drawn, chunk_bytes):
     assert is_below_everything(drawn, chunk_bytes)
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(problems(kinds=tuple(COMBINING), most_ranks=4, most_chunks=8, mixed_latency=True))
 def test_no_sum_that_an_engine_finds_is_faster(drawn):
     demand = Demand.of_chunks(drawn.topology, drawn.collective, None, drawn.chunk_bytes)
-    found = synthesize_milp(demand, Options(limits=Limits(seconds=0.3)), Events())
+    found = synthesize_milp(demand, Options(limits=Limits(seconds=0.05, by_work=True)), Events())
     bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes)
     assert bound.time_us <= found.schedule.makespan_us * (1 + 1e-9)
 

@@ -152,10 +152,9 @@ def test_both_ends_of_a_sum_count():
 
 
 def test_a_sum_of_all_is_not_known_of_much_at_once():
-    """512 H800: what two rounds of nodes can sum up of one byte they cannot of many; 16.0 and 9.5 us if they could."""
+    """512 H800: what two rounds of nodes can sum up of one byte they cannot of many; 9.5 us if they could."""
     bounds = DemandBounds.of(formula_topology("hpn:64"), Kind.ALLREDUCE)
-    for size_bytes, least_us, known_us in ((1 << 20, 16.8, 26.0), (1 << 16, 9.9, 12.9)):
-        assert least_us < bounds.crossing(float(size_bytes)).time_us < known_us
+    assert 9.9 < bounds.crossing(float(1 << 16)).time_us < 12.9
 
 
 @pytest.mark.parametrize(
@@ -205,7 +204,7 @@ def crossing_messages(schedule, chunk):
     return [each[2:] for each in sorted(found)]
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(st.integers(0, 2**32))
 def test_until_the_first_node_has_a_sum_all_others_have_sent_and_afterwards_all_others_receive(seed):
     rng = random.Random(seed)
@@ -265,7 +264,7 @@ def contributions_brought(schedule):
             yield message, sum(others) / chunks
 
 
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(st.integers(0, 2**32))
 def test_no_message_of_a_sum_stands_for_more_than_its_sender_can_know(seed):
     rng = random.Random(seed)
@@ -309,7 +308,7 @@ def test_what_the_other_node_of_a_broadcast_gets_late_is_handed_out():
         assert found.reason == f"handing out: what {what} there"
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.integers(0, 2**32), st.integers(1, 3), st.sampled_from([MB / 20, MB / 5, MB]))
 def test_no_order_of_messages_of_a_broadcast_is_faster(seed, chunks, chunk_bytes):
     """Every order of messages with any chunks together is tried."""
@@ -322,7 +321,7 @@ def test_no_order_of_messages_of_a_broadcast_is_faster(seed, chunks, chunk_bytes
         assert demand_bound(topology, Kind.BROADCAST, collective.root, size_bytes).time_us <= best_us * (1 + 1e-9)
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(st.integers(0, 2**32), st.sampled_from(KINDS))
 def test_no_template_on_rails_is_faster(seed, kind):
     rng = random.Random(seed)
@@ -336,9 +335,9 @@ def test_no_template_on_rails_is_faster(seed, kind):
 @pytest.mark.parametrize(
     ("name", "kind", "power"),
     [
-        *((name, kind, 20) for name in ("hpn:3", "ndv4-x2") for kind in KINDS),
-        *(("hpn:3", kind, power) for kind, power in ((Kind.ALLGATHER, 22), (Kind.ALLREDUCE, 16))),
-        pytest.param("hpn:8", Kind.ALLREDUCE, 20, marks=pytest.mark.slow),
+        *(("hpn:3", kind, 20) for kind in KINDS[::2]),
+        *(("ndv4-x2", kind, 20) for kind in KINDS[1::2]),
+        ("hpn:3", Kind.ALLREDUCE, 16),
         pytest.param("ndv4-x4", Kind.ALLREDUCE, 21, marks=pytest.mark.slow),
     ],
 )

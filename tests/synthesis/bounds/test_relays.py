@@ -58,9 +58,9 @@ def test_one_node_and_a_root_have_no_such_bound():
     assert relay_bound(load_topology("ndv2-x2"), Kind.BROADCAST, 0.0, LIMITS).time_us == 0.0
 
 
-@pytest.mark.slow
-def test_two_mi250x_nodes_need_three_hops_beside_the_network():
-    bound = relay_bound(load_topology("mi250x", 2), Kind.ALLGATHER, 4.2, Limits(seconds=300))
+def test_six_chips_of_two_mi250x_nodes_need_three_hops_beside_the_network():
+    chips = load_topology("mi250x", 2).subset([*range(6), *range(16, 22)])
+    bound = relay_bound(chips, Kind.ALLGATHER, 4.2, LIMITS)
     assert bound.time_us == pytest.approx(2.6 + 3 * 0.8)
 
 
@@ -68,7 +68,7 @@ def bound_us(topology, kind):
     return relay_bound(topology, kind, 0.0, LIMITS).time_us
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.integers(0, 2**32))
 def test_nothing_at_all_is_faster_on_two_small_nodes(seed):
     """Every order of messages with any chunks together is tried."""
@@ -90,13 +90,13 @@ def test_no_template_on_joined_nodes_is_faster(seed, kind):
         assert least_us <= named.schedule.makespan_us * (1 + 1e-9), named.name
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(st.integers(0, 2**32), st.sampled_from(EVERYONE))
 def test_no_engine_is_faster_on_small_nodes(seed, kind):
     topology = joined_nodes(random.Random(seed), 3, 2, (0.5, 1.0, 3.0), (0.0, 1.0))
     try:
         found = synthesize_milp(
-            Demand(topology, kind, 1e-3, chunks_per_rank=1), Options(limits=Limits(seconds=0.3)), Events()
+            Demand(topology, kind, 1e-3, chunks_per_rank=1), Options(limits=Limits(seconds=0.2, by_work=True)), Events()
         )
     except TacclError:
         return

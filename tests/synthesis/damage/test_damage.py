@@ -16,7 +16,7 @@ from taccl_py.topology.degrade import Degradation, LinkChoice, SlowLink, SlowPor
 from taccl_py.verify.schedule import verify_schedule
 
 MIB = 1 << 20
-LIMITS = Limits(seconds=60, workers=1)
+LIMITS = Limits(seconds=2.0, workers=1, by_work=True)
 NIC_GONE = Degradation(missing_ports=("node 1 ib1 *",))
 NIC_SLOW = Degradation(slow_ports=(SlowPort("node 1 ib1 *", 0.5),))
 NODE_SLOW = Degradation(slow_ports=(SlowPort("node 0 *", 0.5),))
@@ -92,8 +92,15 @@ def test_ports_of_one_kind_stay_apart_after_healing():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("damage", [NIC_GONE, NIC_SLOW, NODE_SLOW, LINK_GONE])
+@pytest.mark.parametrize(
+    ("damage", "kind"),
+    [
+        (damage, kind)
+        for row, damage in enumerate((NIC_GONE, NIC_SLOW, NODE_SLOW, LINK_GONE))
+        for column, kind in enumerate(KINDS)
+        if (row + column) % 2 == 0
+    ],
+)
 def test_mended_schedules_are_right(damage, kind):
     topology = degraded(cluster(2, 4), damage)
     schedule, bound = mended(topology, kind, MIB)

@@ -97,15 +97,14 @@ def test_a_large_nearly_even_exchange_is_near_its_bound():
     topology, twice = load_machine("ndv4", "", 24).topology, random.Random(0)
     ranks = range(topology.num_ranks)
     demand = alltoallv([[(1 + (twice.random() < 0.01)) * 65536 * (s != d) for d in ranks] for s in ranks])
-    found = solve_demand(topology, demand, Limits(seconds=30.0, by_work=True))
+    found = solve_demand(topology, demand, Limits(seconds=5.0, by_work=True))
     assert found.schedule.origin.found_by == "balance"
     assert found.schedule.makespan_us <= 1.1 * found.bound.time_us
     assert verify_demand_schedule(found.schedule, demand) == ()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nodes", [2, 4, 8])
-@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize(("nodes", "exponent"), [(2, 1.0), (4, 0.0), (4, 1.0), (8, 0.5)])
 def test_skewed_alltoallv_is_near_its_bound(nodes, exponent):
     topology = load_machine("ndv5", "", nodes).topology
     demand = alltoallv(zipf_counts(8 * nodes, 256 * 10**6, exponent, seed=1))

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from taccl_py.collective import ROOTED, Collective, Kind
 from taccl_py.demand.variable import of_collective
@@ -21,10 +22,10 @@ from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.topology.model import Link, Topology
 from taccl_py.verify.demand import verify_demand_schedule
 from tests.demand.cases import demand_of, demands, full, hosts, irregular, is_near, relabelled, ring, switch
-from tests.demand.published import ALPA, ONE_TO_MANY, STRAGGLAR_STEPS, alpa_case, one_to_many, stragglar_case
+from tests.demand.published import ALPA, ONE_TO_MANY, alpa_case, one_to_many, stragglar_case
 
 MB = 10**6
-QUICK = Limits(seconds=0.3, by_work=True)
+QUICK = Limits(seconds=0.2, by_work=True)
 
 
 def solve(topology, demand, limits=QUICK):
@@ -41,8 +42,9 @@ def test_either_holder_sends_half():
     assert is_near(found.bound.time_us, 10.0)
 
 
-def test_one_slow_link_is_passed_by():
+def test_one_slow_link_is_passed_by(monkeypatch):
     """Ranks 0 and 2 have no link, and of two paths between them one is a hundred million times slower."""
+    monkeypatch.setattr(engine, "PARAMS", replace(engine.PARAMS, most_looks=5000))
     costs = {(0, 1): 1e9, (1, 2): 10.0, (0, 3): 10.0, (3, 2): 10.0, (2, 0): 10.0}
     machine = Topology("slow", "test", (0,) * 4, (), tuple(Link(a, b, 0.0, beta) for (a, b), beta in costs.items()))
     found = solve(machine, demand_of(4, [{"bytes": 4 * MB, "holds": [0], "wants": [2]}]))
@@ -86,14 +88,13 @@ def test_a_rank_that_cannot_be_reached_is_named():
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
-@given(demand=demands())
-def test_random_demands_are_verified_and_right_on_data(demand):
-    for topology in (full(demand.num_ranks), ring(demand.num_ranks), switch(demand.num_ranks)):
-        found = solve(topology, demand, Limits(seconds=0.05, by_work=True))
-        runnable = RunnableDemand.read(write_demand_schedule(found.schedule), "schedule.json")
-        done = run_demand(runnable, draw_inputs(runnable.demand, 3))
-        assert done.num_wrong == 0, done.first_wrong
+@settings(max_examples=40, deadline=None)
+@given(demand=demands(), make=st.sampled_from([full, ring, switch]))
+def test_random_demands_are_verified_and_right_on_data(demand, make):
+    found = solve(make(demand.num_ranks), demand, Limits(seconds=0.05, by_work=True))
+    runnable = RunnableDemand.read(write_demand_schedule(found.schedule), "schedule.json")
+    done = run_demand(runnable, draw_inputs(runnable.demand, 3))
+    assert done.num_wrong == 0, done.first_wrong
 
 
 def test_a_run_sees_what_is_missing():
@@ -126,7 +127,7 @@ def cost(topology, collective, chunk_bytes):
         (topology, chunks, kind)
         for row, (topology, chunks) in enumerate(KINDS_ON)
         for column, kind in enumerate(Kind)
-        if (row + column) % 2 == 0
+        if (row + column) % 4 == 0
     ],
     ids=lambda one: getattr(one, "name", None) if isinstance(one, Topology) else str(one),
 )
@@ -173,11 +174,10 @@ def test_one_chunk_of_another_size_or_one_more_holder_is_no_kind_and_solved(kind
     if "holds" in first:
         first["holds"] = [*first["holds"], next(rank for rank in range(4) if rank not in first["holds"])]
         assert recognized(demand_of(4, held, "float32")) is None
-    for each in (other, demand_of(4, held, "float32")):
-        for topology in (full(4), ring(4)):
-            found = solve(topology, each)
-            runnable = RunnableDemand.read(write_demand_schedule(found.schedule), "schedule.json")
-            assert run_demand(runnable, draw_inputs(runnable.demand, 1)).num_wrong == 0
+    for topology, each in ((full(4), other), (ring(4), demand_of(4, held, "float32"))):
+        found = solve(topology, each)
+        runnable = RunnableDemand.read(write_demand_schedule(found.schedule), "schedule.json")
+        assert run_demand(runnable, draw_inputs(runnable.demand, 1)).num_wrong == 0
 
 
 def test_the_bound_of_a_demand_is_no_better_than_that_of_its_kind():
@@ -210,12 +210,10 @@ def test_one_host_to_many_is_faster_than_a_ring_of_a_hundred_pieces(number):
     assert found.schedule.makespan_us / 1000 <= ONE_TO_MANY[number]
 
 
-@pytest.mark.parametrize(
-    "ranks", [pytest.param(ranks, marks=pytest.mark.slow) if ranks > 6 else ranks for ranks in STRAGGLAR_STEPS]
-)
+@pytest.mark.parametrize("ranks", [4, 6, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (8, 12, 16))])
 def test_stragglars_allreduce_is_met(ranks):
     topology, demand, time_us = stragglar_case(ranks)
-    found = solve(topology, demand, Limits(seconds=0.1 if ranks < 8 else 4.0, by_work=True))
+    found = solve(topology, demand, Limits(seconds=0.1 if ranks < 8 else 1.0, by_work=True))
     assert found.schedule.makespan_us <= time_us
 
 

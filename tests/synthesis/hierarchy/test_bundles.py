@@ -57,7 +57,7 @@ def test_two_mi250x_nodes_are_faster_than_one_chunk_at_a_time(size_bytes, at_mos
 
 def test_sums_in_bundles_take_no_longer_as_a_program():
     demand = Demand(load_topology("mi250x", 2), Kind.REDUCESCATTER, 1048576.0)
-    schedule = synthesize_hierarchy(demand, Options(limits=Limits(seconds=300)), Events()).schedule
+    schedule = synthesize_hierarchy(demand, Options(limits=Limits(seconds=1.0, by_work=True)), Events()).schedule
     assert schedule.makespan_us <= 12.0
     lowered = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
     assert lowered.replay.makespan_us <= schedule.makespan_us * (1 + 1e-9)

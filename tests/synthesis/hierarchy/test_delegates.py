@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taccl_py.collective import Kind
+from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.delegates import Delegation, delegate_messages, delegate_times, spreads
@@ -125,6 +126,6 @@ def test_shipped_nodes_can_be_served_in_every_way(machine, nodes):
 )
 def test_the_engine_is_faster_by_delegates(machine, nodes, size_bytes, before_us, now_us):
     demand = Demand(load_topology(machine, nodes), Kind.ALLTOALL, float(size_bytes))
-    answer = synthesize_hierarchy(demand, Options(), Events())
+    answer = synthesize_hierarchy(demand, Options(limits=Limits(seconds=1.0, by_work=True)), Events())
     assert verify_schedule(answer.schedule) == ()
     assert answer.bound.time_us <= answer.schedule.makespan_us <= now_us < before_us

@@ -139,7 +139,7 @@ def test_ranks_with_a_link_each_meet_all_at_once():
 )
 def test_the_engine_finds_them_and_the_runtime_keeps_their_times(lanes, nodes, size_bytes, most_us):
     demand = Demand(rails(lanes, nodes), Kind.ALLREDUCE, size_bytes)
-    found = synthesize_hierarchy(demand, Options(limits=Limits(seconds=300.0)), Events()).schedule
+    found = synthesize_hierarchy(demand, Options(limits=Limits(seconds=1.0, by_work=True)), Events()).schedule
     assert found.makespan_us <= most_us
     assert verify_schedule(found) == ()
     lowered = lower_and_verify(found, LoweringOptions(EXECUTOR))

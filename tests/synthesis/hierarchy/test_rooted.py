@@ -58,5 +58,5 @@ def test_along_two_trees_the_last_node_waits_for_few_messages(nodes):
 )
 def test_large_broadcasts_are_cut_into_many_pieces(machine, size_bytes, most_us):
     demand = Demand(load_topology(machine), Kind.BROADCAST, size_bytes)
-    answer = load_engine("hierarchy")(demand, Options(limits=Limits(seconds=300.0)), Events())
+    answer = load_engine("hierarchy")(demand, Options(limits=Limits(seconds=1.0, by_work=True)), Events())
     assert answer.schedule.makespan_us <= most_us

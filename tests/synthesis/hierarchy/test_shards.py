@@ -75,5 +75,5 @@ def test_planned_times_are_those_of_the_schedule(inside, root):
 )
 def test_middle_sizes_go_in_shares(kind, machine, size_bytes, most_us):
     demand = Demand(load_topology(machine), kind, size_bytes)
-    answer = load_engine("hierarchy")(demand, Options(limits=Limits(seconds=300.0)), Events())
+    answer = load_engine("hierarchy")(demand, Options(limits=Limits(seconds=1.0, by_work=True)), Events())
     assert answer.schedule.makespan_us <= most_us

@@ -89,29 +89,23 @@ def test_large_sizes_are_cut_finer_where_that_pays():
     assert verify_group(free) == ()
 
 
-@pytest.mark.parametrize(
-    ("kind", "gap"),
-    [
-        (Kind.ALLGATHER, 0.05),
-        *(pytest.param(kind, 0.05, marks=pytest.mark.slow) for kind in (Kind.REDUCESCATTER, Kind.ALLREDUCE)),
-    ],
-)
-def test_512_gpus_on_rails_are_near_the_bound(kind, gap):
-    topology = formula_topology("hpn:64")
+@pytest.mark.parametrize(("kind", "nodes"), [(Kind.ALLGATHER, 64), (Kind.REDUCESCATTER, 16), (Kind.ALLREDUCE, 16)])
+def test_hundreds_of_gpus_on_rails_are_near_the_bound(kind, nodes):
+    topology = formula_topology(f"hpn:{nodes}")
     bound = demand_bound(topology, kind, 0, 2**30)
     schedule = replicate(Demand(topology, kind, 2**30, chunks_per_rank=1), Limits(), bound)
     assert verify_group(schedule) == ()
-    assert bound.time_us <= schedule.makespan_us <= bound.time_us * (1 + gap)
+    assert bound.time_us <= schedule.makespan_us <= bound.time_us * 1.05
 
 
-def test_what_512_gpus_have_for_a_node_goes_there_together():
-    # 63 messages of 8 chunks of 2 MiB through each NIC, 2.6 us and 20 us/MB, instead of 504 of one chunk.
-    topology = formula_topology("hpn:64")
-    bound = demand_bound(topology, Kind.ALLTOALL, 0, 2**30)
-    schedule = replicate(Demand(topology, Kind.ALLTOALL, 2**30), Limits(), bound)
+def test_what_256_gpus_have_for_a_node_goes_there_together():
+    # 31 messages of 8 chunks of 2 MiB through each NIC, 2.6 us and 20 us/MB, instead of 248 of one chunk.
+    topology = formula_topology("hpn:32")
+    bound = demand_bound(topology, Kind.ALLTOALL, 0, 2**29)
+    schedule = replicate(Demand(topology, Kind.ALLTOALL, 2**29), Limits(), bound)
     assert verify_group(schedule) == ()
     assert max(len(message.chunks) for message in schedule.base) == 8
-    sent_us = 63 * (2.6 + 8 * 2.097152 * 20)
+    sent_us = 31 * (2.6 + 8 * 2.097152 * 20)
     assert max(bound.time_us, sent_us) <= schedule.makespan_us <= 1.02 * bound.time_us
 
 
@@ -129,7 +123,7 @@ def test_machines_without_translations_are_left_to_others():
     ("machine", "roles"),
     [
         ("dgx2-x2", 2),
-        pytest.param("ndv2-x4", 8, marks=pytest.mark.slow),
+        ("ndv2-x2", 8),
         ("mi250x-x2", 4),
         ("dgx1", 2),
         ("dragonfly:1", 2),

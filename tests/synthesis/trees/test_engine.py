@@ -22,11 +22,12 @@ from tests.synthesis.restrictions import breaks_own_first
 from tests.synthesis.trees.boxes import boxes
 
 GIB = 1 << 30
+BRIEF = Limits(seconds=2.0, by_work=True)
 KINDS = (Kind.BROADCAST, Kind.REDUCE, Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE)
 
 
-def run(demand, **limits):
-    return synthesize_trees(demand, Options(limits=Limits(**limits)), Events())
+def run(demand, limits=BRIEF):
+    return synthesize_trees(demand, Options(limits=limits), Events())
 
 
 def check(found):
@@ -100,41 +101,32 @@ def test_large_buffers_of_one_root_are_cut_into_many_pieces(name, gap, kind):
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "mib", "cost_us"),
+    ("name", "kind", "cost_us"),
     [
-        # Down trees that were rounded from a packing 163, 123, 264 and 415.
-        ("dgx1", Kind.BROADCAST, 16, 150.1),
-        pytest.param("torus:4x4", Kind.BROADCAST, 16, 112.4, marks=pytest.mark.slow),
-        pytest.param("hypercube:5", Kind.REDUCE, 16, 97.2, marks=pytest.mark.slow),
-        # Its ports are shared, so its trees are rounded still; rules that hold messages back win in fine pieces.
-        pytest.param("ndv4:2", Kind.BROADCAST, 64, 400.0, marks=pytest.mark.slow),
+        # Down trees that were rounded from a packing 163, 123 and 264.
+        ("dgx1", Kind.BROADCAST, 150.1),
+        pytest.param("torus:4x4", Kind.BROADCAST, 112.4, marks=pytest.mark.slow),
+        pytest.param("hypercube:5", Kind.REDUCE, 97.2, marks=pytest.mark.slow),
     ],
 )
-def test_trees_of_one_root_that_grow_side_by_side_are_shallow(name, kind, mib, cost_us):
-    topology = load_topology("ndv4", 2) if name == "ndv4:2" else load_topology(name)
-    found = run(Demand(topology, kind, mib << 20))
+def test_trees_of_one_root_that_grow_side_by_side_are_shallow(name, kind, cost_us):
+    found = run(Demand(load_topology(name), kind, 16 << 20))
     check(found)
     assert found.schedule.makespan_us <= cost_us
 
 
-@pytest.mark.parametrize(
-    ("name", "mib", "gap"),
-    [
-        ("mesh:3x3", 64, 0.18),
-        # A ReduceScatter and an AllGather, one after the other, take 1.5 times as long as the bound.
-        pytest.param("mesh:4x4", 64, 0.2, marks=pytest.mark.slow),
-    ],
-)
-def test_an_all_reduce_goes_through_a_hub_where_corners_have_fewer_links(name, mib, gap):
-    found = run(Demand(load_topology(name), Kind.ALLREDUCE, mib << 20))
+@pytest.mark.slow
+def test_an_all_reduce_goes_through_a_hub_where_corners_have_fewer_links():
+    """A ReduceScatter and an AllGather, one after the other, take 1.5 times as long as the bound."""
+    found = run(Demand(load_topology("mesh:3x3"), Kind.ALLREDUCE, 64 << 20))
     check(found)
-    assert found.gap <= gap
+    assert found.gap <= 0.18
 
 
 @pytest.mark.slow
 def test_no_rank_sends_and_receives_more_than_runtimes_read():
     """At 4 GiB about 390 pieces would be best, of which the hub of a mesh of 4 by 4 sends and receives ten messages each."""
-    found = run(Demand(load_topology("mesh:4x4"), Kind.ALLREDUCE, 4 * GIB), seconds=20.0)
+    found = run(Demand(load_topology("mesh:4x4"), Kind.ALLREDUCE, 4 * GIB))
     links = found.schedule.topology.links
     ends = Counter(rank for m in found.schedule.messages for rank in (links[m.link].src, links[m.link].dst))
     assert max(ends.values()) <= 4095 - 16
@@ -179,14 +171,13 @@ def test_other_collectives_are_refused_with_an_engine_that_does_them():
 
 @pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.ALLREDUCE])
 def test_without_time_there_is_still_an_answer(kind):
-    check(run(Demand(load_topology("mi250x"), kind, GIB), seconds=0.0))
+    check(run(Demand(load_topology("mi250x"), kind, GIB), Limits(seconds=0.0)))
 
 
 def test_the_users_interrupt_ends_the_search_with_an_answer():
     limits = Limits()
     limits.stop.set()
-    found = synthesize_trees(Demand(load_topology("mi250x"), Kind.ALLGATHER, GIB), Options(limits=limits), Events())
-    check(found)
+    check(run(Demand(load_topology("mi250x"), Kind.ALLGATHER, GIB), limits))
 
 
 def test_the_same_seed_gives_the_same_schedule():

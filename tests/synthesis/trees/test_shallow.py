@@ -20,7 +20,9 @@ def load_us(network, packing):
     return float(sum(loads, np.zeros(network.num_resources)).max())
 
 
-@pytest.mark.parametrize("topology", [boxes(3), load_topology("mi250x"), load_topology("mi250x", 2)], ids=str)
+@pytest.mark.parametrize(
+    "topology", [boxes(3), load_topology("mi250x"), load_topology("mi250x", 2)], ids=lambda each: each.name
+)
 def test_next_to_no_throughput_is_given_up(topology):
     network, packing, found = machines(topology)
     assert found

@@ -112,7 +112,7 @@ def test_more_pieces_come_nearer_to_the_packing():
 @pytest.mark.slow
 def test_uneven_owners_are_faster_than_a_reducescatter_and_an_allgather(monkeypatch):
     demand = Demand(random_machine(1, most_ranks=10), Kind.ALLREDUCE, float(64 << 20))
-    options = Options(limits=Limits(seconds=3.0, by_work=True))
+    options = Options(limits=Limits(seconds=1.5, by_work=True))
     found = synthesize_trees(demand, options, Events())
     assert verify_schedule(found.schedule) == ()
     monkeypatch.setattr(engine, "PARAMS", replace(engine.PARAMS, least_gain_of_roots=1e9))
