@@ -273,7 +273,9 @@ def _answer_in(path: Path) -> list[Path]:
         return []
     if stated != SUMMARY_FORMAT:
         return []
-    return [file for file in (path / name for name in ("schedule.json", "algorithm.xml", "plan.json")) if file.is_file()]
+    return [
+        file for file in (path / name for name in ("schedule.json", "algorithm.xml", "plan.json")) if file.is_file()
+    ]
 
 
 def _demand_beside(path: Path) -> Path | None:

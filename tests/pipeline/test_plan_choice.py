@@ -12,7 +12,14 @@ from taccl_py.pipeline.deliver import lower_plan_and_verify
 from taccl_py.pipeline.plan_choice import PlanWishes, choose_among, choose_plan
 from taccl_py.profiles.catalog import load_profile, neutral_profile
 from taccl_py.simulate.plan_replay import RuntimePlanReplay
-from tests.lowering.cases import chain_broadcast, direct_allreduce, direct_alltoall, recursive_doubling, ring_allgather, ring_allreduce
+from tests.lowering.cases import (
+    chain_broadcast,
+    direct_allreduce,
+    direct_alltoall,
+    recursive_doubling,
+    ring_allgather,
+    ring_allreduce,
+)
 
 H100 = load_profile("mscclpp-h100")
 OPTIONS = PlanOptions(CallPlacement.IN_PLACE)

@@ -1,7 +1,5 @@
 """Engine hierarchy: right on clusters of all sorts, as fast as can be worked out by hand, and faster than what it replaces."""
 
-from dataclasses import replace
-
 import pytest
 
 from taccl_py.collective import Kind
