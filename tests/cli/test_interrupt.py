@@ -166,7 +166,7 @@ def test_a_second_interrupt_ends_the_program_with_130_and_no_file(start, folder,
     wait_for(process, "searching")
     process.send_signal(number)
     wait_for(process, "told")
-    time.sleep(0.1)
+    time.sleep(0.3)
     assert process.poll() is None
     process.send_signal(number)
     out, err = process.communicate(timeout=HANGS_SECONDS)
