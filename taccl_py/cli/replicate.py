@@ -42,7 +42,7 @@ def replicate(as_json: bool, output: Path | None, rank: int | None, **values: An
     Examples:
       taccl replicate torus:16x16 allgather --size 256MiB -o group.json
       taccl replicate hpn:8 alltoall --size 1GiB
-      taccl replicate ndv2 allgather --nodes 64 --size 1GiB
+      taccl replicate ndv2 allgather --nodes 16 --size 1GiB
       taccl replicate torus:4x4 allreduce --rank 5 --json
     """
     from taccl_py.pipeline.resolve import Request

@@ -171,8 +171,8 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
     Examples:
       taccl synth ndv2 allgather --nodes 2 --sketch sk-1 --size 16MB -o out/
       taccl synth torus:4x4 allreduce --size 64MiB -o ring.xml
-      taccl synth ndv5 allreduce --size 16MiB --runtime mscclpp -o plan/
-      taccl synth ndv4 allreduce --nodes 2 --sizes 1KiB:4GiB -o algos/
+      taccl synth ndv5 allreduce --size 64KiB --runtime mscclpp -o plan/
+      taccl synth ndv4 allreduce --sizes 1KiB:4GiB -o algos/
       taccl synth dgx1 allgather --without-link 0-3 --slow-link 4-7:0.5
       taccl synth topo-ndv2-1MB.json alltoall --sketch sk1-ndv2-n2.json --json
       taccl synth ndv5 alltoallv --nodes 4 --skew zipf:0.5 --size 256MB

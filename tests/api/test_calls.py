@@ -17,7 +17,7 @@ from tests.cli.running import run_here
 @pytest.fixture(scope="module")
 def answer():
     """Of a machine whose GPU is known, so that there is a runtime profile; trees are soon found."""
-    return taccl.synthesize("dgx1", taccl.Kind.ALLGATHER, "1MB", engine="trees", time_limit=5)
+    return taccl.synthesize("dgx1", taccl.Kind.ALLGATHER, "1MB", engine="trees", time_limit=1)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_the_bounds_are_those_of_the_call_and_of_the_command(capsys, answer):
 
 def test_a_number_of_chunks_has_a_bound_of_its_own():
     found = taccl.synthesize(
-        "ring:4", "allgather", 4096, engine="milp", chunks=1, time_limit=5, runtime_profile="neutral"
+        "ring:4", "allgather", 4096, engine="milp", chunks=1, time_limit=1, runtime_profile="neutral"
     )
     physical, restricted = found.bounds
     assert (restricted.scope, restricted.holds_for) == (taccl.Scope.RESTRICTED, "1 chunk per rank")
@@ -65,7 +65,7 @@ def test_a_number_of_chunks_has_a_bound_of_its_own():
 
 
 def test_chunks_that_are_asked_for_are_not_cut_whatever_the_engine(answer):
-    asked = taccl.synthesize("dgx1", "allgather", "1MB", engine="trees", chunks=2, time_limit=5)
+    asked = taccl.synthesize("dgx1", "allgather", "1MB", engine="trees", chunks=2, time_limit=1)
     assert (answer.fixed_chunks, asked.fixed_chunks) == (False, True)
     assert taccl.lower(asked).schedule.collective.chunks_per_rank == 2
 
@@ -123,7 +123,7 @@ def test_a_schedule_is_checked_lowered_and_predicted_by_itself(answer):
 def test_a_machine_of_ones_own_graph_is_searched():
     graph = taccl.to_networkx(taccl.load_machine("ring:4"))
     graph.remove_edge(1, 2)
-    found = taccl.synthesize(taccl.from_networkx(graph), "broadcast", "64KiB", root=1, engine="trees", time_limit=5)
+    found = taccl.synthesize(taccl.from_networkx(graph), "broadcast", "64KiB", root=1, engine="trees", time_limit=1)
     whole = taccl.bound("ring:4", "broadcast", "64KiB", root=1)[0]
     assert networkx.is_strongly_connected(graph)
     assert taccl.check(found) == ()
@@ -131,14 +131,14 @@ def test_a_machine_of_ones_own_graph_is_searched():
 
 
 def test_files_for_a_range_of_sizes_serve_all_of_it():
-    found = taccl.synthesize_sizes("ring:4", "allgather", ("1KiB", "4KiB"), time_limit=3, runtime_profile="neutral")
+    found = taccl.synthesize_sizes("ring:4", "allgather", ("1KiB", "4KiB"), time_limit=1, runtime_profile="neutral")
     members = found.members
     assert (members[0].min_bytes, members[-1].max_bytes) == (1024, 4096)
     assert [one.max_bytes + 1 for one in members[:-1]] == [one.min_bytes for one in members[1:]]
 
 
 def test_ours_stand_beside_those_of_nccl():
-    found = taccl.compare("ring:4", "allgather", "4KiB:4KiB", time_limit=3)
+    found = taccl.compare("ring:4", "allgather", "4KiB:4KiB", time_limit=1)
     (row,) = found.rows
     assert row.bound_us <= row.ours_us
     assert row.baselines

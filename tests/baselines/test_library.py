@@ -37,7 +37,7 @@ def fastest_us(topology, kind, family, size_bytes, root=0):
     ("kind", "name"),
     [
         *((kind, name) for kind in Kind for name in MACHINES if name != "ndv4-x2"),
-        *(pytest.param(kind, "ndv4-x2", marks=pytest.mark.slow) for kind in (Kind.ALLREDUCE, Kind.ALLTOALL)),
+        pytest.param(Kind.ALLTOALL, "ndv4-x2", marks=pytest.mark.slow),
     ],
 )
 def test_the_verifier_accepts_every_baseline(kind, name):
@@ -148,7 +148,7 @@ def test_costs_of_one_chunk_are_refused():
         baselines_of(priced, Kind.ALLGATHER, 0, MB)
 
 
-@pytest.mark.parametrize("size_bytes", [4 << 10, 64 << 10, 1 << 20])
+@pytest.mark.parametrize("size_bytes", [4 << 10, 1 << 20])
 def test_on_a_routed_torus_templates_are_no_slower_than_any_baseline(size_bytes):
     topology = load_topology("torus:4x4,routed")
     families = (Family.TWO_WAY_RINGS, Family.RECURSIVE_DOUBLING, Family.SWING)

@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """Races end soon: what a default gives a person's machine, a test of what a command says has no use for."""
-    monkeypatch.setattr("taccl_py.api.policy.RACE_LIMIT_S", 1.0)
+    monkeypatch.setattr("taccl_py.api.policy.RACE_LIMIT_S", 0.5)
 
 
 @pytest.fixture

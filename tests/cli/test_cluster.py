@@ -60,7 +60,7 @@ def test_a_cluster_gives_the_same_bytes(taccl, folder, cluster):
 
 def test_the_starts_of_greedy_are_shared_out_and_give_the_same_schedule(taccl, folder, cluster, refuse, monkeypatch):
     monkeypatch.setattr(attempts, "PARAMS", replace(attempts.PARAMS, least_process_messages=0))
-    command = ("synth", "dgx1", "allreduce", "--without-link", "0-3", "--engine", "greedy")
+    command = ("synth", "dgx1", "allgather", "--without-link", "0-3", "--engine", "greedy")
     assert taccl(*command, "-o", "here.json").code == 0
     monkeypatch.setattr(attempts, "start_workers", None)  # not here
     ended = taccl(*command, "-o", "there.json", "--scheduler", cluster)

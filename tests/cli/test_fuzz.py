@@ -15,7 +15,7 @@ from tests.cli.fuzzing import call, write_inputs
 from tests.cli.running import environment, tree
 
 PACKAGE = Path(taccl_py.__file__).parent
-NUMBER, BATCH, MOST_MB = 2200, 550, 500
+NUMBER, BATCH, MOST_MB = 550, 550, 500
 # Of what each writer writes no more fits on the disk.
 ROOM_BYTES = 16
 

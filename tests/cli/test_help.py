@@ -124,6 +124,16 @@ def answered(tmp_path_factory):
     return folder
 
 
+def little_work(words):
+    """Options with which a command searches for a moment only."""
+    if "--single-failures" in words:  # a busy machine has no clock to spare for so many
+        return ("--effort", "quick", "--only-schedule")
+    if words[:2] == ["sketch", "suggest"]:
+        return ("--time-limit", "1.5")
+    seconds = dict.fromkeys(("synth", "reshard", "replicate", "groups"), "0.5") | {"compare": "0.2"}
+    return ("--time-limit", seconds[words[0]]) if words[0] in seconds else ()
+
+
 @every_command
 def test_every_example_works(taccl, folder, path, monkeypatch, request):
     given(folder)
@@ -150,7 +160,7 @@ def test_every_example_works(taccl, folder, path, monkeypatch, request):
         assert taccl("synth", "dgx1", "allgather", "--size", "256MB", "--engine", "templates", "-o", "dgx1").code == 0
         assert taccl("replicate", "torus:2x4", "allgather", "-o", "group.json").code == 0
     if path == ("replan",):
-        words = ("--size", "1MiB", "--single-failures", "nic", "--only-schedule", "--effort", "quick", "-o", "failures")
+        words = ("--size", "4KiB", "--single-failures", "nic", "--only-schedule", "--effort", "quick", "-o", "failures")
         assert taccl("synth", "ndv4", "allreduce", "--nodes", 2, *words).code == 0
     if path == ("run",):
         assert taccl("synth", "full:8", "my.json", "--effort", "quick", "-o", "mine").code == 0
@@ -163,13 +173,7 @@ def test_every_example_works(taccl, folder, path, monkeypatch, request):
             for word in shlex.split(line)[1:]
             for found in (sorted(folder.glob(word)) if "*" in word and " " not in word else [word])
         ]
-        if "--single-failures" in words:  # a busy machine has no clock to spare for so many
-            words += ["--effort", "quick", "--only-schedule"]
-        elif words[0] in ("synth", "reshard", "replicate", "groups", "compare"):
-            words += ["--time-limit", "0.5"]
-        if words[:2] == ["sketch", "suggest"]:
-            words += ["--time-limit", "4"]
-        ended = taccl(*words)
+        ended = taccl(*words, *little_work(words))
         assert ended.code == 0, (line, ended.err, ended.out)
         if target:
             (folder / target).write_text(ended.out, encoding="utf-8")

@@ -16,7 +16,7 @@ from taccl_py.schedule.files import read_schedule
 from taccl_py.verify.schedule import verify_schedule
 from tests.cli.running import tree
 
-RANGE = ("--sizes", "1KiB:64MiB", "--time-limit", "15")
+RANGE = ("--sizes", "1KiB:64MiB", "--time-limit", "4")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_protocols_only_rise_over_the_sizes(made):
 
 
 def test_the_summary_holds_the_command_wherever_it_wrote_to(made):
-    words = "taccl synth ring:4 allgather --sizes 1KiB:64MiB --time-limit 15 -o out/"
+    words = "taccl synth ring:4 allgather --sizes 1KiB:64MiB --time-limit 4 -o out/"
     assert made[1]["command"] == words
 
 
@@ -103,7 +103,7 @@ def test_the_large_sizes_of_a_ring_are_near_the_bound(made):
 
 def test_made_again_the_files_replace_the_old_ones(taccl, folder):
     for sizes in ("1KiB:1MiB", "1KiB:2MiB"):
-        ended = taccl("synth", "ring:4", "allgather", "--sizes", sizes, "-o", "algos", "--time-limit", "3")
+        ended = taccl("synth", "ring:4", "allgather", "--sizes", sizes, "-o", "algos", "--time-limit", "0.5")
         assert ended.code == 0, ended
     record = json.loads((folder / "algos/taccl/allgather-0004-both-executor-ring-4-summary.json").read_text())
     assert sorted(path.name for path in (folder / "algos").glob("*.xml")) == record["files"]
@@ -116,7 +116,7 @@ def test_made_again_the_files_replace_the_old_ones(taccl, folder):
 
 def test_the_directory_is_swapped_whole(taccl, folder, monkeypatch):
     """The swap is tested by kills; here that all files go into it at once, and that one that fails leaves all old ones."""
-    asked = ("synth", "ring:4", "allgather", "-o", "algos", "--time-limit", "1", "--sizes")
+    asked = ("synth", "ring:4", "allgather", "-o", "algos", "--time-limit", "0.5", "--sizes")
     assert taccl(*asked, "1KiB:1KiB").code == 0
     before, was = tree(folder), (folder / "algos").stat().st_ino
     with monkeypatch.context() as patched:
@@ -137,7 +137,7 @@ def test_where_somebody_is_files_are_written_one_by_one(taccl, folder):
     """A shell in a directory that is swapped would be in one that is gone."""
     was = folder.stat().st_ino
     for sizes in ("1KiB:1KiB", "2KiB:4KiB"):
-        assert taccl("synth", "ring:4", "allgather", "-o", ".", "--time-limit", "1", "--sizes", sizes).code == 0
+        assert taccl("synth", "ring:4", "allgather", "-o", ".", "--time-limit", "0.5", "--sizes", sizes).code == 0
     assert folder.stat().st_ino == was
     record = json.loads((folder / "taccl/allgather-0004-both-executor-ring-4-summary.json").read_text())
     assert sorted(path.name for path in folder.glob("*.xml")) == record["files"]
@@ -153,7 +153,7 @@ def test_where_somebody_is_files_are_written_one_by_one(taccl, folder):
     ids=lambda others: others[0][0],
 )
 def test_files_for_other_calls_are_left_alone(taccl, folder, others):
-    asked = ("synth", "full:4", "broadcast", "--sizes", "1KiB:1KiB", "--time-limit", "1", "-o", "pf")
+    asked = ("synth", "full:4", "broadcast", "--sizes", "1KiB:1KiB", "--time-limit", "0.5", "-o", "pf")
     held: dict[str, str] = {}
     for words in ((), *others, ("--root", "1")):
         assert taccl(*asked, *words).code == 0
@@ -185,7 +185,7 @@ def test_many_ranks_in_no_order_make_no_name_too_long(taccl, folder):
 
 
 def test_the_same_is_printed_as_json(taccl):
-    record = taccl("synth", "ring:3", "broadcast", "--sizes", "1KiB:1MiB", "--json", "--time-limit", "5").json
+    record = taccl("synth", "ring:3", "broadcast", "--sizes", "1KiB:1MiB", "--json", "--time-limit", "0.5").json
     assert record["files"] == []
     assert record["collective"] == "broadcast"
     assert record["ranges"][0]["min_bytes"] == 1 << 10
@@ -194,12 +194,12 @@ def test_the_same_is_printed_as_json(taccl):
 def test_a_range_without_a_size_that_any_algorithm_divides_is_refused(refuse):
     """Of 4 ranks' shares every program has 4 chunks at least."""
     words = "none of the sizes from 5 to 6 bytes is a multiple of the program's"
-    refuse(5, [words, "ask for a wider range"], "synth", "ring:4", "allgather", "--sizes", "5:6", "--time-limit", "1")
+    refuse(5, [words, "ask for a wider range"], "synth", "ring:4", "allgather", "--sizes", "5:6", "--time-limit", "0.5")
 
 
 def test_sizes_between_those_of_calls_join_the_next_file(taccl, folder):
     """A Gather of 8 ranks has whole bytes of each rank; LL128 is given up at 6599993 bytes, where no call is before 6600000."""
-    ended = taccl("synth", "dgx1", "gather", "--sizes", "6599990:6600010", "--time-limit", "1", "-o", "all")
+    ended = taccl("synth", "dgx1", "gather", "--sizes", "6599990:6600010", "--time-limit", "0.5", "-o", "all")
     assert ended.code == 0, ended
     ranges = json.loads((folder / "all/taccl/gather-0008-both-executor-dgx1-summary.json").read_text())["ranges"]
     assert [each["min_bytes"] for each in ranges[1:]] == [each["max_bytes"] + 1 for each in ranges[:-1]]
@@ -211,7 +211,7 @@ def test_sizes_between_those_of_calls_join_the_next_file(taccl, folder):
 
 def test_there_are_no_more_files_than_the_runtime_loads(taccl, folder):
     """Legacy MSCCL loads four; which five or more would be a little faster does not help it."""
-    words = ("--sizes", "1KiB:1MiB", "--time-limit", "1", "-o", "all")
+    words = ("--sizes", "1KiB:1MiB", "--time-limit", "0.5", "-o", "all")
     assert taccl("synth", "ring:5", "broadcast", *words, "--runtime", "legacy").code == 0
     assert 2 <= len(list((folder / "all").glob("*.xml"))) <= 4
     assert taccl("check", "--runtime", "legacy", "all").code == 0
@@ -220,7 +220,7 @@ def test_there_are_no_more_files_than_the_runtime_loads(taccl, folder):
 def test_more_files_than_the_runtime_loads_are_refused(refuse, folder, monkeypatch):
     """Where even the largest tolerance leaves two files, for two protocols, and one may be loaded."""
     monkeypatch.setitem(RUNTIMES, "legacy", replace(RUNTIMES["legacy"], max_algorithms=1))
-    words = ("--sizes", "1KiB:1GiB", "--runtime", "legacy", "--time-limit", "1", "-o", "all")
+    words = ("--sizes", "1KiB:1GiB", "--runtime", "legacy", "--time-limit", "0.5", "-o", "all")
     refuse(5, ["legacy MSCCL loads at most 1; ask for a narrower range"], "synth", "ring:4", "allgather", *words)
     assert not (folder / "all").exists()
 
@@ -234,7 +234,7 @@ def test_an_interrupt_while_plans_by_switch_are_timed_keeps_the_files(taccl, fol
     words = ("synth", "ndv5", "broadcast", "--size", "1KiB", "--engine", "templates", "-o", "one")
     assert taccl(*words).code == 0
     assert (folder / "one" / "algorithm.xml").is_file()
-    words = ("synth", "ndv5", "broadcast", "--sizes", "1KiB:1KiB", "--time-limit", "1", "-o", "all")
+    words = ("synth", "ndv5", "broadcast", "--sizes", "1KiB:1KiB", "--time-limit", "0.5", "-o", "all")
     assert taccl(*words).code == 0
     assert list((folder / "all").glob("*.xml"))
 

@@ -204,7 +204,7 @@ def finished(cache):
     return {path.parent.name: path.stat().st_mtime_ns for path in cache.glob("results/*/result.json")}
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [4])
 def test_after_kills_nothing_is_corrupt_and_nothing_finished_is_computed_again(taccl, suite, kills):
     rng = random.Random(kills)
     arguments = ["regress", "check", "suite.toml", "--workers", "2", "--cache", "kept"]

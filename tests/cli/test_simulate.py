@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 
 import pytest
 
@@ -19,6 +20,37 @@ UNKNOWN_GPU = (
     "note: times are those of links and ports alone, as the GPU of ring-4 is not known (--runtime-profile names one)\n"
 )
 PLAN = ("plan.json", "--topology", "ring:4")
+
+
+@pytest.fixture(scope="module")
+def made_of_profile(tmp_path_factory):
+    """Folder with a profile of TACCL, a sketch, and a Broadcast's schedule and program, made once."""
+    from taccl_py.cli import main
+
+    made = tmp_path_factory.mktemp("profile")
+    write_json(made / "p.json", PROFILE)
+    write_json(made / "s.json", TACCL_SKETCH)
+    words = (
+        "synth",
+        made / "p.json",
+        "broadcast",
+        "--sketch",
+        made / "s.json",
+        "--time-limit",
+        0.3,
+        "-o",
+        made / "out",
+    )
+    with pytest.raises(SystemExit, match="0"):
+        main([str(word) for word in words])
+    return made
+
+
+@pytest.fixture
+def profiled(made_of_profile, folder):
+    """The folder with those files in it."""
+    shutil.copytree(made_of_profile, folder, dirs_exist_ok=True)
+    return folder
 
 
 def times(ended):
@@ -166,10 +198,9 @@ def test_a_size_means_the_same_for_a_schedule_and_its_program(taccl, collective,
     assert times(taccl("simulate", "out/algorithm.xml", *options)) == pytest.approx(schedule)
 
 
-def test_instances_say_what_a_chunk_is_on_a_profile(taccl, folder):
-    profile, sketch = write_json(folder / "p.json", PROFILE), write_json(folder / "s.json", TACCL_SKETCH)
-    taccl("synth", profile, "broadcast", "--sketch", sketch, "--time-limit", 1, "-o", "out")
-    where = ("--topology", profile, "--sketch", sketch)
+@pytest.mark.usefixtures("profiled")
+def test_instances_say_what_a_chunk_is_on_a_profile(taccl):
+    where = ("--topology", "p.json", "--sketch", "s.json")
     (schedule,) = taccl("simulate", "out/schedule.json", "--json").json["results"]
     (program,) = taccl("simulate", "out/algorithm.xml", *where, "--json").json["results"]
     assert schedule["size_bytes"] is schedule["algbw_gbps"] is program["size_bytes"] is None
@@ -182,17 +213,15 @@ def test_instances_say_what_a_chunk_is_on_a_profile(taccl, folder):
 
 
 @pytest.mark.parametrize("options", [("--size", "1MB"), ("--sizes", "1KiB:1MiB")], ids=["size", "sizes"])
-def test_a_profile_takes_no_size(refuse, taccl, folder, options):
-    profile, sketch = write_json(folder / "p.json", PROFILE), write_json(folder / "s.json", TACCL_SKETCH)
-    taccl("synth", profile, "broadcast", "--sketch", sketch, "--time-limit", 1, "-o", "out")
+@pytest.mark.usefixtures("profiled")
+def test_a_profile_takes_no_size(refuse, options):
     refuse(2, ["out/schedule.json", "leave --size"], "simulate", "out/schedule.json", *options)
-    where = ("--topology", profile, "--sketch", sketch)
+    where = ("--topology", "p.json", "--sketch", "s.json")
     refuse(2, ["out/algorithm.xml", "leave --size"], "simulate", "out/algorithm.xml", *where, *options)
 
 
-def test_a_profile_has_no_curve(refuse, taccl, folder):
-    profile, sketch = write_json(folder / "p.json", PROFILE), write_json(folder / "s.json", TACCL_SKETCH)
-    taccl("synth", profile, "broadcast", "--sketch", sketch, "--time-limit", 1, "-o", "out")
+@pytest.mark.usefixtures("profiled")
+def test_a_profile_has_no_curve(refuse):
     refuse(2, ["out/schedule.json", "leave --curve"], "simulate", "out/schedule.json", "--curve")
 
 
@@ -345,10 +374,9 @@ def test_a_wrong_profile_file_is_refused(refuse, folder, change, words):
     refuse(2, ["mine.json", *words], "simulate", *PLAN, "--runtime-profile", "mine.json")
 
 
-def test_a_taccl_profile_has_no_runtime_times(taccl, refuse, folder):
-    profile, sketch = write_json(folder / "p.json", PROFILE), write_json(folder / "s.json", TACCL_SKETCH)
-    taccl("synth", profile, "broadcast", "--sketch", sketch, "--time-limit", 1, "-o", "out")
-    what = ("out/algorithm.xml", "--topology", profile, "--sketch", sketch)
+@pytest.mark.usefixtures("profiled")
+def test_a_taccl_profile_has_no_runtime_times(taccl, refuse):
+    what = ("out/algorithm.xml", "--topology", "p.json", "--sketch", "s.json")
     (found,) = results(taccl("simulate", *what, "--json"))
     assert (found["runtime_profile"], found["runtime_us"]) == ("neutral", None)
     refuse(2, ["costs are for one chunk", "only neutral"], "simulate", *what, "--runtime-profile", "executor-h100")

@@ -37,7 +37,7 @@ def closing(number):
 
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_search_finishes_whatever_stream_is_closed(files, number):
-    race = ("synth", "ring:4", "allgather", "--time-limit", "1", "-o", "out")
+    race = ("synth", "ring:4", "allgather", "--time-limit", "0.3", "-o", "out")
     code, _, err = run(files, race, preexec_fn=closing(number), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert code == 0, err
     assert {"out/schedule.json", "out/algorithm.xml", "out/summary.json"} <= set(tree(files))

@@ -130,18 +130,3 @@ def test_a_first_answer_becomes_xml_that_is_right_and_no_faster_than_possible(ca
 @given(case=cases(), options=wishes())
 def test_what_an_engine_finds_becomes_xml_that_is_right_and_no_faster_than_possible(engine, case, options):
     require_all_good(searched(case, engine), options)
-
-
-@pytest.mark.slow
-@settings(slow_to_draw, max_examples=250)
-@given(case=cases(), options=wishes())
-def test_many_first_answers_become_xml_that_is_right_and_no_faster_than_possible(case, options):
-    require_all_good(greedy(case), options)
-
-
-@pytest.mark.slow
-@every_engine
-@settings(slow_to_draw, max_examples=25)
-@given(case=cases(), options=wishes())
-def test_much_of_what_an_engine_finds_becomes_xml_that_is_right_and_no_faster_than_possible(engine, case, options):
-    require_all_good(searched(case, engine), options)

@@ -37,7 +37,7 @@ def under_mpi(num_ranks, *words, module="taccl_py", cwd=ROOT):
     return run_processes([MPIEXEC, "-n", num_ranks, sys.executable, "-m", module, *words], cwd=cwd)
 
 
-@pytest.mark.parametrize("num_ranks", [4, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_ranks", [4, pytest.param(8, marks=pytest.mark.slow)])
 def test_every_collective_on_three_machines_at_two_sizes(tmp_path, num_ranks):
     write_samples(tmp_path, num_ranks)
     ended = under_mpi(num_ranks, "folder", "mpi", tmp_path, module="tests.execute.process_driver")

@@ -68,7 +68,7 @@ def test_lowered_schedules_give_the_right_bits_in_any_order_of_turns(name, place
         assert outcome(text, seed=seed, root=0).num_wrong == 0
 
 
-@settings(suppress_health_check=list(HealthCheck), max_examples=40)
+@settings(suppress_health_check=list(HealthCheck), max_examples=20)
 @given(case=cases(), placement=st.sampled_from(CallPlacement), seed=st.integers(0, 99))
 def test_plans_for_any_machine_give_the_right_bits(case, placement, seed):
     try:

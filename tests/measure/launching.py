@@ -49,7 +49,7 @@ def profiled(launcher, num_ranks, *words, seconds=HANGS_SECONDS):
     return run_processes(command(launcher, num_ranks, "profile", "--with", launcher, *words), seconds=seconds)
 
 
-def interrupted(launcher, num_ranks, record, *words, results=20):
+def interrupted(launcher, num_ranks, record, *words, results=15):
     """Run `taccl profile` with a record and send Ctrl-C when it has so many results; stdout and stderr."""
     process = subprocess.Popen(
         command(launcher, num_ranks, "profile", "--with", launcher, "--record", record, *words),

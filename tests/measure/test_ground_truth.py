@@ -23,7 +23,7 @@ CASES = [
         pytest.param("mpi", name, marks=[*LAUNCHERS[0].marks, NOT_IN_CI])
         for name in ("dgx2_like", "ndv2_pcie", "rails", "ring", "tree")
     ),
-    pytest.param("torch", "ring", marks=LAUNCHERS[1].marks),
+    pytest.param("torch", "ring", marks=[*LAUNCHERS[1].marks, NOT_IN_CI]),
 ]
 
 

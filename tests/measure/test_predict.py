@@ -7,16 +7,13 @@ import pytest
 from tests.execute.processes import ROOT, run_processes
 from tests.measure.launching import LAUNCHERS
 
-# A profile through gloo takes minutes with more.
-RANKS = {"mpi": 4, "torch": 2}
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_prediction_and_measurement_stand_side_by_side_with_the_error(launcher):
     """Times are this computer's, whatever else it does; that the error is that of the two times is not."""
     ended = run_processes(
-        [sys.executable, ROOT / "scripts" / "predict", "--with", launcher, "--ranks", str(RANKS[launcher]), "64KiB"],
+        [sys.executable, ROOT / "scripts" / "predict", "--with", launcher, "--ranks", "2", "--repeats", "1", "64KiB"],
         seconds=300,
     )
     assert ended.code == 0, ended.err

@@ -1,6 +1,7 @@
 """From a request to a verified schedule, and from a schedule to a program that keeps its promise."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -342,6 +343,7 @@ def test_choosing_among_runners_up_never_makes_the_xml_slower():
     assert synthesis.schedule is found.schedule or synthesis.proof is Proof.FEASIBLE
 
 
+@cache
 def symmetric():
     """AllToAll of six nodes of eight ranks: chunks lie together in an order of their own in scratch, and those of several nodes in the output."""
     request = Request("hpn:6", Kind.ALLTOALL, size_bytes=1 << 14, engine="hierarchy", options=SHORT)
@@ -350,9 +352,15 @@ def symmetric():
     return schedule
 
 
+@cache
+def symmetric_whole():
+    """Its program, of all ranks at once."""
+    return lower_and_verify(symmetric(), LoweringOptions(EXECUTOR))
+
+
 def test_a_large_symmetric_schedule_is_lowered_rank_by_rank(monkeypatch):
     schedule = symmetric()
-    whole = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
+    whole = symmetric_whole()
     monkeypatch.setattr(deliver, "_MANY_CHUNKS", 0)
     monkeypatch.setattr(deliver, "_MOST_CHUNKS", 0)
     monkeypatch.setattr(deliver, "Lowering", lambda *_: pytest.fail("all ranks at once"))
@@ -365,7 +373,7 @@ def test_a_large_symmetric_schedule_is_lowered_rank_by_rank(monkeypatch):
 def test_what_images_would_tear_apart_is_lowered_all_at_once_unless_it_is_very_large(monkeypatch):
     """Chunks of several nodes lie together at most ranks, and not at those where these are the last and the first nodes."""
     schedule = symmetric()
-    whole = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
+    whole = symmetric_whole()
     monkeypatch.setattr(deliver, "_MANY_CHUNKS", 0)
     monkeypatch.setattr(deliver, "_lower_by_ranks", lambda *_: pytest.fail("rank by rank"))
     assert lower_and_verify(schedule, LoweringOptions(EXECUTOR)).text == whole.text
@@ -383,7 +391,7 @@ def test_ranks_that_do_not_fit_together_are_lowered_all_at_once(monkeypatch, pro
         raise problem
 
     schedule = symmetric()
-    whole = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
+    whole = symmetric_whole()
     monkeypatch.setattr(deliver, "_MANY_CHUNKS", 0)
     monkeypatch.setattr(deliver, "_MOST_CHUNKS", 0)
     monkeypatch.setattr(deliver, "_lower_by_ranks", refuse)
@@ -392,7 +400,7 @@ def test_ranks_that_do_not_fit_together_are_lowered_all_at_once(monkeypatch, pro
 
 def test_what_takes_longer_rank_by_rank_is_lowered_all_at_once(monkeypatch):
     schedule = symmetric()
-    whole = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
+    whole = symmetric_whole()
     slow = replace(whole, replay=replace(whole.replay, makespan_us=schedule.makespan_us * 1.01), text="slow")
     monkeypatch.setattr(deliver, "_MANY_CHUNKS", 0)
     monkeypatch.setattr(deliver, "_MOST_CHUNKS", 0)

@@ -91,8 +91,11 @@ def test_of_cuts_that_do_not_divide_the_size_none_is_taken_if_another_does():
     assert (64 << 20) % (16 * found.lowered.plan.chunks_per_size) == 0
 
 
-@pytest.mark.parametrize("machine", ["ndv5", "ndv5-x2", "ndv5-x4"])
-@pytest.mark.parametrize("kind", ["allreduce", "allgather", "broadcast"])
+@pytest.mark.parametrize(
+    ("machine", "kind"),
+    [*((machine, kind) for machine in ("ndv5", "ndv5-x2") for kind in ("allreduce", "allgather", "broadcast")),
+     ("ndv5-x4", "broadcast")],
+)  # fmt: skip
 def test_times_asked_for_many_sizes_at_once_are_those_of_the_plans(machine, kind):
     sizes = [1 << 12, 1 << 26]
     topology = load_topology(machine)

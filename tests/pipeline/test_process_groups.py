@@ -185,7 +185,7 @@ def drawn_groups(draw):
 
 
 @pytest.mark.slow
-@settings(max_examples=12)
+@settings(max_examples=5)
 @given(drawn_groups(), st.booleans())
 def test_random_groups_are_right_and_never_slower_than_in_turn(drawn, relay):
     machine, groups = drawn

@@ -108,5 +108,5 @@ def test_files_of_mi300x():
     ],
 )  # fmt: skip
 def test_files_of_eight_ranks_on_other_machines(name, runtime, kind):
-    found, profile, options = portfolio(name, kind, SizeRange(1 << 14, 1 << 26), runtime, 8.0)
+    found, profile, options = portfolio(name, kind, SizeRange(1 << 16, 1 << 24), runtime, 2.0)
     require_sound(found, profile, options)

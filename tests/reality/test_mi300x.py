@@ -30,16 +30,9 @@ def test_the_shipped_profile_predicts_the_given_files():
         assert residual.median <= 1.12
 
 
-@pytest.mark.parametrize(
-    "fitted",
-    [
-        pytest.param(("ag_ring_ll_8_2", "ag_ring_LL128_8_1", "ag_ring_simple_8_1"), marks=pytest.mark.slow),
-        ONE_OF_EACH,
-    ],
-)
-def test_one_file_of_each_protocol_tells_the_others(fitted):
-    fit = fitted_to(fitted)
-    total, _, _ = residuals(fit.profile, all_observations(without=fitted))
+def test_one_file_of_each_protocol_tells_the_others():
+    fit = fitted_to(ONE_OF_EACH)
+    total, _, _ = residuals(fit.profile, all_observations(without=ONE_OF_EACH))
     assert total.median <= 1.08
     assert total.p90 <= 1.25
 

@@ -125,13 +125,6 @@ def test_what_leaves_the_tool_cannot_hang_and_is_right(case, options, seed):
     check_case(case, options, seed)
 
 
-@pytest.mark.slow
-@settings(relaxed, max_examples=120)
-@given(case=cases(), options=wishes(), seed=st.integers(0, 99))
-def test_much_of_what_leaves_the_tool_cannot_hang_and_is_right(case, options, seed):
-    check_case(case, options, seed)
-
-
 # Wrong programs
 
 

@@ -80,11 +80,10 @@ def directories(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("num_ranks", [4, 8])
-def test_all_collectives_types_and_placements_are_as_torchs_own(tmp_path, num_ranks):
+def test_all_collectives_types_and_placements_are_as_torchs_own(tmp_path):
     for shape in ("full", "ring", "switch"):
-        write_directory(tmp_path / shape, shape, num_ranks)
-    found = found_by(num_ranks, "collectives", tmp_path)
+        write_directory(tmp_path / shape, shape, 4)
+    found = found_by(4, "collectives", tmp_path)
     assert found["log"] == []  # all of them by files
     assert {row[1] for row in found["results"]} == {
         "all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single", "broadcast"

@@ -1,6 +1,7 @@
 """The verifier of group schedules rejects everything that is wrong with the whole, and to nothing else."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -35,22 +36,15 @@ def changed(schedule, number, **fields):
     return replace(schedule, base=tuple(base))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "formula",
-    [
-        "ring:5",
-        "torus:3x4",
-        "twisted:2x4",
-        "hypercube:3",
-        "switch:5",
-        "hpn:2",
-        "fattree:4",
-        pytest.param("ndv2-x2", marks=pytest.mark.slow),
-        "dgx1",
-        pytest.param("dragonfly:1", marks=pytest.mark.slow),
-    ],
-)
+# Machines whose ranks play several roles take longer: each has two kinds.
+ALIKE = ("ring:5", "torus:3x4", "twisted:2x4", "hypercube:3", "switch:5", "hpn:2", "fattree:4")
+OF_ROLES = (
+    ("ndv2-x2", Kind.ALLGATHER), ("ndv2-x2", Kind.ALLTOALL), ("dgx1", Kind.REDUCESCATTER), ("dgx1", Kind.ALLTOALL),
+    ("dragonfly:1", Kind.ALLGATHER), ("dragonfly:1", Kind.ALLREDUCE),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("formula", "kind"), [*product(ALIKE, KINDS), *OF_ROLES])
 def test_both_verifiers_agree_on_what_is_good(formula, kind):
     schedule = made(formula, kind)
     assert verify_group(schedule) == ()

@@ -213,13 +213,6 @@ def test_every_collective_on_any_machine_becomes_a_plan_that_is_right(case, opti
     require_right(case, options)
 
 
-@pytest.mark.slow
-@settings(slow_to_draw, max_examples=200)
-@given(case=cases(), options=wishes)
-def test_every_collective_on_many_machines_becomes_a_plan_that_is_right(case, options):
-    require_right(case, options)
-
-
 # Limits
 
 
