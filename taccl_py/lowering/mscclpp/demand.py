@@ -19,7 +19,7 @@ from taccl_py.lowering.mscclpp.groups import in_groups
 from taccl_py.lowering.mscclpp.limits import beyond, require_threadblocks
 from taccl_py.lowering.mscclpp.lower import LoweredPlan, PlanOptions, gpus_of, settle
 from taccl_py.lowering.mscclpp.tasks import Places, TaskKind, TaskStream
-from taccl_py.lowering.plan import Operation, Plan, PlanBlock, PlanGpu, emit_plan
+from taccl_py.lowering.plan import Operation, Plan, PlanBlock, PlanGpu
 from taccl_py.runtimes import CUSTOM, MSCCLPP
 from taccl_py.schedule.for_demand import DemandSchedule
 
@@ -64,7 +64,7 @@ def lower_demand_plan(schedule: DemandSchedule, name: str | None = None, group: 
     _require_offsets(gpus, unit_bytes)
     sizes = [gpu.input_chunks * unit_bytes for gpu in gpus]
     plan = Plan(name or schedule.name, CUSTOM, False, MSCCLPP.alignment_bytes, min(sizes), max(sizes), gpus)
-    return LoweredPlan(plan, emit_plan(plan))
+    return LoweredPlan(plan)
 
 
 def _require_type(demand: DataDemand) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
@@ -69,12 +70,16 @@ class PlanOptions:
     loop_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LoweredPlan:
     """A plan and its JSON."""
 
     plan: Plan
-    text: str
+
+    @cached_property
+    def text(self) -> str:
+        """The JSON; of plans that are only tried nobody asks for it."""
+        return emit_plan(self.plan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,7 @@ def lower_plan(schedule: Schedule, options: PlanOptions) -> LoweredPlan:
     least, most = _sizes(options, counted, longest)
     name = options.name or default_name(schedule)
     plan = Plan(name, MSCCLPP.collectives[kind], in_place, MSCCLPP.alignment_bytes, least, most, gpus, options.protocol)
-    return LoweredPlan(plan, emit_plan(plan))
+    return LoweredPlan(plan)
 
 
 def _message_gpus(schedule: Schedule, options: PlanOptions, in_place: bool) -> tuple[PlanGpu, ...]:

@@ -121,7 +121,7 @@ def _cut(plan: WeighedPlan, limits: Limits) -> Schedule | None:
     """The plan in the fewest chunks that are about as good as any number."""
     over = limits.countdown()
     tried = []
-    for each in plan.cuts():
+    for each in plan.cuts(over):
         tried.append(each)
         if over():
             break
@@ -130,7 +130,8 @@ def _cut(plan: WeighedPlan, limits: Limits) -> Schedule | None:
         schedule = fitted(plan.demand, messages, over) if time_us <= limit_us else None
         if schedule is not None:
             # Detours meet other messages at ports where the whole plan had none.
-            return justified_schedule(schedule)
+            is_small = len(schedule.messages) <= PARAMS.most_justified_messages
+            return justified_schedule(schedule) if is_small else schedule
     return None
 
 

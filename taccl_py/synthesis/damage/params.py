@@ -35,6 +35,8 @@ class Params:
         Chunks of all ranks together that a plan may be cut into. Guess.
     least_gain
         Part of the time that more chunks have to save. Measured: as `finer`.
+    most_justified_messages
+        Messages up to which a mended plan is justified, whatever time is left. Guess.
     exchanged_chunks
         Chunks for each pair of ranks of an AllToAll with balanced lanes. Guess.
     most_exchanging_ranks
@@ -53,6 +55,7 @@ class Params:
     finer: int = 2
     most_chunks: int = 16_384
     least_gain: float = 0.0005
+    most_justified_messages: int = 20_000
     exchanged_chunks: tuple[int, ...] = (1, 2, 4)
     most_exchanging_ranks: int = 128
 

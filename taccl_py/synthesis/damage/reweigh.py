@@ -18,7 +18,7 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import dispatch_untimed, time_untimed
-from taccl_py.solvers.limits import Limits
+from taccl_py.solvers.limits import Limits, Over, until
 from taccl_py.synthesis.damage.params import PARAMS
 from taccl_py.synthesis.damage.routes import ChunkBlock, Damage, Exchange, JoinedMessage
 from taccl_py.synthesis.engine import Demand
@@ -49,11 +49,11 @@ class WeighedPlan:
     demand: Demand
     time_us: float
 
-    def cuts(self) -> Iterator[tuple[float, TemplatePlan]]:
+    def cuts(self, over: Over) -> Iterator[tuple[float, TemplatePlan]]:
         """The plan in ever more chunks, and about how long each takes."""
         for count in _counts(self.damage.plan.collective, self.demand, len(self.parts)):
             cut = _Cut.of(self.damage, self.parts, count)
-            yield cut.time_us(self.demand), cut.plan()
+            yield cut.time_us(self.demand, over), cut.plan()
 
 
 def weighed_plans(plan: Schedule, demand: Demand, limits: Limits) -> Iterator[WeighedPlan]:
@@ -73,11 +73,11 @@ def weighed_plans(plan: Schedule, demand: Demand, limits: Limits) -> Iterator[We
     PackageMissing
         If highspy is not installed.
     """
-    damage = Damage(plan, demand.topology)
+    damage, over = Damage(plan, demand.topology), limits.countdown()
     for parts in _weighings(damage, limits):
         count = next(_counts(plan.collective, demand, len(parts)), None)
         if count is not None:
-            yield WeighedPlan(damage, parts, demand, _Cut.of(damage, parts, count).time_us(demand))
+            yield WeighedPlan(damage, parts, demand, _Cut.of(damage, parts, count).time_us(demand, over))
 
 
 def _counts(collective: Collective, demand: Demand, parts: int) -> Iterator[int]:
@@ -304,13 +304,14 @@ class _Cut:
     def _detour_us(self, link: int, part: _WeighedPart) -> float:
         return self.damage.topology.message_us(link, len(part.block.chunks) * self.damage.plan.chunk_bytes)
 
-    def time_us(self, demand: Demand) -> float:
-        """About how long it takes, in the better of two orders."""
+    def time_us(self, demand: Demand, over: Over) -> float:
+        """About how long it takes, in the better of two orders; where time is over, in that of the plan."""
         chunk_bytes = demand.chunk_bytes(demand.collective(self.chunks_per_rank))
         coarse = self.messages([(number,) for number in range(len(self.parts))])
         size = [len(chunks) * chunk_bytes for chunks in self.chunks]
         sizes_bytes = [sum(size[part] for part in message.chunks) for message in coarse]
-        found = [timed(demand.topology, sizes_bytes, coarse) for timed in (time_untimed, dispatch_untimed)]
+        orders = (time_untimed, dispatch_untimed)
+        found = until(over, (timed(demand.topology, sizes_bytes, coarse) for timed in orders))
         return min(max((message.end for message in each), default=0.0) for each in found)
 
     def plan(self) -> TemplatePlan:

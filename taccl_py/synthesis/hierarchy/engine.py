@@ -37,8 +37,7 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     Raises
     ------
     InputError
-        If the collective is Gather or Scatter, there is a sketch, costs are those of chunks, or the machine's nodes are not linked as
-        the engine needs it.
+        If the collective is Gather or Scatter, there is a sketch, or the machine's nodes are not linked as the engine needs it.
     """
     _check(demand)
     if demand.kind is Kind.REDUCE:
