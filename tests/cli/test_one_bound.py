@@ -17,7 +17,7 @@ QUESTIONS = [
     ("switch:6", "alltoall", "--size", "1MiB", "--engine", "templates"),
     ("dgx1", "allgather", "--size", "16MiB", "--engine", "templates"),
     ("mi300x", "allreduce", "--size", "1MiB", "--engine", "templates"),
-    ("ndv4", "broadcast", "--nodes", "2", "--size", "4KiB", "--engine", "hierarchy"),
+    ("ndv2", "alltoall", "--nodes", "2", "--size", "4KiB", "--engine", "hierarchy"),
     ("ring:5", "gather", "--size", "64KiB", "--engine", "cp"),
     ("ndv2", "allgather", "--nodes", "2", "--sketch", "sk-1", "--size", "16MB", "--effort", "quick"),
 ]

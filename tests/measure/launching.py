@@ -23,6 +23,8 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 _MPI = pytest.mark.skipif(not HAS_MPI, reason="mpi4py or mpiexec is not installed; pip install '.[mpi]'")
 _TORCH = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed; pip install '.[torch]'")
+# What the profiler does with real processes takes long with torch; in CI that runs where nothing else shows it.
+NOT_IN_CI = pytest.mark.skipif("CI" in os.environ, reason="minutes of real time; without CI in the environment it runs")
 LAUNCHERS = [pytest.param("mpi", marks=_MPI), pytest.param("torch", marks=_TORCH)]
 QUICK_LAUNCHERS = [LAUNCHERS[0], pytest.param("torch", marks=[_TORCH, pytest.mark.slow])]  # torch starts slowly
 

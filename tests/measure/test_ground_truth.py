@@ -4,19 +4,17 @@ Alpha within 10 %, beta within 3 %, every port that is felt found and none inven
 """
 
 import json
-import os
 
 import pytest
 
 from taccl_py.measure.profiler import most_experiments
 from taccl_py.topology.files import read_topology
-from tests.measure.launching import LAUNCHERS, profiled, write_machine
+from tests.measure.launching import LAUNCHERS, NOT_IN_CI, profiled, write_machine
 from tests.measure.machines import SLOW_MACHINES
 from tests.measure.test_profiler import felt_ports
 
 # gloo takes longer to answer: on a busy computer the port costs of the tree came out 3 to 4 % low with it, so it has the ring.
 # What takes up to ten minutes on a busy computer is for whoever changes the profiler.
-NOT_IN_CI = pytest.mark.skipif("CI" in os.environ, reason="minutes of real time; without CI in the environment it runs")
 CASES = [
     pytest.param("mpi", "torus", marks=LAUNCHERS[0].marks),
     *(

@@ -5,11 +5,11 @@ import sys
 import pytest
 
 from tests.execute.processes import ROOT, run_processes
-from tests.measure.launching import LAUNCHERS
+from tests.measure.launching import LAUNCHERS, NOT_IN_CI
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", [LAUNCHERS[0], pytest.param("torch", marks=[*LAUNCHERS[1].marks, NOT_IN_CI])])
 def test_prediction_and_measurement_stand_side_by_side_with_the_error(launcher):
     """Times are this computer's, whatever else it does; that the error is that of the two times is not."""
     ended = run_processes(

@@ -7,7 +7,7 @@ import pytest
 from taccl_py.topology.files import read_topology
 from taccl_py.topology.machines import formula_topology
 from tests.execute.processes import errors
-from tests.measure.launching import LAUNCHERS, QUICK_LAUNCHERS, interrupted, profiled, write_machine
+from tests.measure.launching import LAUNCHERS, NOT_IN_CI, QUICK_LAUNCHERS, interrupted, profiled, write_machine
 
 every_launcher = pytest.mark.parametrize("launcher", LAUNCHERS)
 quick_launcher = pytest.mark.parametrize("launcher", QUICK_LAUNCHERS)
@@ -37,7 +37,9 @@ def test_processes_that_share_an_emulated_machine_find_its_costs_and_ports(tmp_p
     )
 
 
-@quick_launcher
+@pytest.mark.parametrize(
+    "launcher", [LAUNCHERS[0], pytest.param("torch", marks=[*LAUNCHERS[1].marks, pytest.mark.slow, NOT_IN_CI])]
+)
 def test_ctrl_c_leaves_a_topology_and_a_record_to_go_on_from(tmp_path, launcher):
     pair = write_machine(tmp_path, formula_topology("switch:2,alpha_us=1000,beta_us_per_mb=250"))
     words = ("--emulate", pair, "-o", tmp_path / "mine.json", "--repeats", 4)
