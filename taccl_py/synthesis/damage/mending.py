@@ -10,7 +10,7 @@ from itertools import chain, zip_longest
 from taccl_py.collective import Kind
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.transform import combining
-from taccl_py.solvers.limits import Limits
+from taccl_py.solvers.limits import Limits, until
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.damage.healing import healed
 from taccl_py.synthesis.damage.params import PARAMS
@@ -119,15 +119,11 @@ def _promising(plans: Sequence[Schedule], demand: Demand, limits: Limits) -> lis
 
 def _cut(plan: WeighedPlan, limits: Limits) -> Schedule | None:
     """The plan in the fewest chunks that are about as good as any number."""
-    over = limits.countdown()
-    tried = []
-    for each in plan.cuts(over):
-        tried.append(each)
-        if over():
-            break
+    tried = list(until(limits.countdown(), plan.cuts()))
     limit_us = min((time_us for time_us, _ in tried), default=0.0) * (1 + PARAMS.least_gain)
-    for time_us, messages in tried:
-        schedule = fitted(plan.demand, messages, over) if time_us <= limit_us else None
+    for time_us, cut in reversed(tried):
+        # In the plan's own order, detours may hold up what is behind them: both orders are tried, however late it is.
+        schedule = fitted(plan.demand, cut.plan()) if time_us <= limit_us else None
         if schedule is not None:
             # Detours meet other messages at ports where the whole plan had none.
             is_small = len(schedule.messages) <= PARAMS.most_justified_messages

@@ -18,7 +18,7 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import dispatch_untimed, time_untimed
-from taccl_py.solvers.limits import Limits, Over, until
+from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.damage.params import PARAMS
 from taccl_py.synthesis.damage.routes import ChunkBlock, Damage, Exchange, JoinedMessage
 from taccl_py.synthesis.engine import Demand
@@ -49,11 +49,11 @@ class WeighedPlan:
     demand: Demand
     time_us: float
 
-    def cuts(self, over: Over) -> Iterator[tuple[float, TemplatePlan]]:
-        """The plan in ever more chunks, and about how long each takes."""
-        for count in _counts(self.damage.plan.collective, self.demand, len(self.parts)):
-            cut = _Cut.of(self.damage, self.parts, count)
-            yield cut.time_us(self.demand, over), cut.plan()
+    def cuts(self) -> Iterator[tuple[float, PlanCut]]:
+        """The plan in chunks, the most first, and about how long each takes."""
+        for count in reversed(list(_counts(self.damage.plan.collective, self.demand, len(self.parts)))):
+            cut = PlanCut.of(self.damage, self.parts, count)
+            yield cut.time_us(self.demand), cut
 
 
 def weighed_plans(plan: Schedule, demand: Demand, limits: Limits) -> Iterator[WeighedPlan]:
@@ -73,11 +73,11 @@ def weighed_plans(plan: Schedule, demand: Demand, limits: Limits) -> Iterator[We
     PackageMissing
         If highspy is not installed.
     """
-    damage, over = Damage(plan, demand.topology), limits.countdown()
+    damage = Damage(plan, demand.topology)
     for parts in _weighings(damage, limits):
         count = next(_counts(plan.collective, demand, len(parts)), None)
         if count is not None:
-            yield WeighedPlan(damage, parts, demand, _Cut.of(damage, parts, count).time_us(demand, over))
+            yield WeighedPlan(damage, parts, demand, PlanCut.of(damage, parts, count).time_us(demand))
 
 
 def _counts(collective: Collective, demand: Demand, parts: int) -> Iterator[int]:
@@ -233,7 +233,7 @@ def _loads_us(damage: Damage, members: Sequence[tuple[ChunkBlock, Exchange]], ro
 
 
 @dataclass(frozen=True)
-class _Cut:
+class PlanCut:
     """A plan cut into whole chunks.
 
     Attributes
@@ -252,7 +252,7 @@ class _Cut:
     chunks: tuple[range, ...]
 
     @staticmethod
-    def of(damage: Damage, weighed: Sequence[_WeighedPart], chunks_per_rank: int) -> _Cut:
+    def of(damage: Damage, weighed: Sequence[_WeighedPart], chunks_per_rank: int) -> PlanCut:
         """As near to the weights as whole chunks are: what has one weight is never off by more than one in all."""
         plan = damage.plan
         factor = chunks_per_rank / plan.collective.chunks_per_rank
@@ -280,7 +280,7 @@ class _Cut:
                 parts.append(weighed[number])
                 chunks.append(range(at, at + units[number]))
             at += units[number]
-        return _Cut(damage, chunks_per_rank, tuple(parts), tuple(chunks))
+        return PlanCut(damage, chunks_per_rank, tuple(parts), tuple(chunks))
 
     def messages(self, pieces: Sequence[tuple[int, ...]]) -> list[UntimedMessage]:
         """The plan's messages, where each part stands for so many chunks."""
@@ -304,14 +304,13 @@ class _Cut:
     def _detour_us(self, link: int, part: _WeighedPart) -> float:
         return self.damage.topology.message_us(link, len(part.block.chunks) * self.damage.plan.chunk_bytes)
 
-    def time_us(self, demand: Demand, over: Over) -> float:
-        """About how long it takes, in the better of two orders; where time is over, in that of the plan."""
+    def time_us(self, demand: Demand) -> float:
+        """About how long it takes, in the better of two orders."""
         chunk_bytes = demand.chunk_bytes(demand.collective(self.chunks_per_rank))
         coarse = self.messages([(number,) for number in range(len(self.parts))])
         size = [len(chunks) * chunk_bytes for chunks in self.chunks]
         sizes_bytes = [sum(size[part] for part in message.chunks) for message in coarse]
-        orders = (time_untimed, dispatch_untimed)
-        found = until(over, (timed(demand.topology, sizes_bytes, coarse) for timed in orders))
+        found = [timed(demand.topology, sizes_bytes, coarse) for timed in (time_untimed, dispatch_untimed)]
         return min(max((message.end for message in each), default=0.0) for each in found)
 
     def plan(self) -> TemplatePlan:
