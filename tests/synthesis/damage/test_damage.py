@@ -1,5 +1,6 @@
 """Damaged machines: the whole machine behind them, and schedules that are right and near their bounds."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.damage.healing import healed, link_images
 from taccl_py.synthesis.damage.mending import mended_schedules
+from taccl_py.synthesis.damage.params import PARAMS
 from taccl_py.synthesis.engine import Demand, Events
 from taccl_py.synthesis.hierarchy.engine import written
 from taccl_py.topology.catalog import load_topology
@@ -139,3 +141,18 @@ def test_a_number_of_chunks_that_is_asked_for_is_kept():
     bound = demand_bound(demand.topology, demand.kind, 0, demand.size_bytes, LIMITS)
     found = mended_schedules(demand, bound, LIMITS, Events(), written)
     assert {schedule.collective.chunks_per_rank for schedule in found} == {16}
+
+
+def test_plans_of_the_whole_machine_are_sought_for_a_part_of_the_time():
+    """The rest is for what is made of them."""
+    machine, sought = degraded(cluster(2, 4), NIC_GONE), []
+
+    def writer(demand, bound, limits, events):
+        sought.append((limits.seconds, demand.topology.name))
+        return written(demand, bound, limits, events)
+
+    demand = Demand(machine, Kind.ALLGATHER, MIB)
+    bound = demand_bound(machine, demand.kind, 0, demand.size_bytes, LIMITS)
+    assert mended_schedules(demand, bound, LIMITS, Events(), writer, math.inf)
+    ((seconds, _),) = sought
+    assert 0 < seconds <= PARAMS.whole_part * LIMITS.seconds
