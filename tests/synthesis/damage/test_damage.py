@@ -155,4 +155,4 @@ def test_plans_of_the_whole_machine_are_sought_for_a_part_of_the_time():
     bound = demand_bound(machine, demand.kind, 0, demand.size_bytes, LIMITS)
     assert mended_schedules(demand, bound, LIMITS, Events(), writer, math.inf)
     ((seconds, _),) = sought
-    assert 0 < seconds <= PARAMS.whole_part * LIMITS.seconds
+    assert seconds == pytest.approx(PARAMS.whole_part * LIMITS.seconds, rel=0.2)
