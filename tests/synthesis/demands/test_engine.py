@@ -210,10 +210,10 @@ def test_one_host_to_many_is_faster_than_a_ring_of_a_hundred_pieces(number):
     assert found.schedule.makespan_us / 1000 <= ONE_TO_MANY[number]
 
 
-@pytest.mark.parametrize("ranks", [4, 6, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (8, 12, 16))])
+@pytest.mark.parametrize("ranks", [4, 6, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (8, 12, 16, 24))])
 def test_stragglars_allreduce_is_met(ranks):
     topology, demand, time_us = stragglar_case(ranks)
-    found = solve(topology, demand, Limits(seconds=0.1 if ranks < 8 else 1.0, by_work=True))
+    found = solve(topology, demand, Limits(seconds=0.1 if ranks < 8 else 1.0 if ranks < 24 else 4.0, by_work=True))
     assert found.schedule.makespan_us <= time_us
 
 
