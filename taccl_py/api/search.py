@@ -314,11 +314,10 @@ def _under(bound: RuntimeBound, profile: RuntimeProfile) -> ScopedBound:
 
 
 def wanted_sizes(demand: Demand, sizes: SizeRange | None) -> list[float]:
-    """Sizes for which bounds of a demand are wanted, in bytes: of a range, its own, or of one chunk where costs are per chunk."""
-    if demand.topology.chunk_costs:
-        collective = demand.collective(demand.chunks_per_rank or 1)
-        return [demand.chunk_bytes(collective) * collective.chunks_per_size]
-    return [demand.size_bytes] if sizes is None else list(map(float, sizes.stepped(_STEP)))
+    """Sizes for which bounds of a demand are wanted, in bytes: of a range, or its own, which is the only one where costs are per chunk."""
+    if sizes is None or demand.topology.chunk_costs:
+        return [demand.size_bytes]
+    return list(map(float, sizes.stepped(_STEP)))
 
 
 @names_arguments

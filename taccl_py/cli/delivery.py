@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,18 +38,35 @@ def deliver_answer(
     stop: threading.Event,
     output: Path | None,
 ) -> Delivered:
-    """Lower what was found; if that is interrupted, leave the schedule in the directory that was named."""
+    """Lower what was found; see `kept_if_interrupted`."""
     from taccl_py.api.lowering import deliver
 
+    with kept_if_interrupted(answer, stop, output):
+        return deliver(answer, options, instances, over=over, stopped=stop.is_set)
+
+
+@contextmanager
+def kept_if_interrupted(
+    answer: Answer, stop: threading.Event, output: Path | None, options: str = ""
+) -> Iterator[None]:  # fmt: skip
+    """For lowering: if that is interrupted, leave the schedule in the directory that was named; `options` are those to lower it later.
+
+    Raises
+    ------
+    Interrupted
+        With a sentence on how to go on.
+    """
     try:
         with interrupts_drop(stop, _NOT_LOWERED):
-            return deliver(answer, options, instances, over=over, stopped=stop.is_set)
+            yield
     except Interrupted:
         if output is None or output.suffix == ".xml":
             raise
         path = output / _UNLOWERED
         write_all({path: write_schedule(answer.schedule)})
-        raise Interrupted(f"interrupted while the schedule was lowered; taccl lower {path} does that") from None
+        raise Interrupted(
+            f"interrupted while the schedule was lowered; taccl lower {path}{options} does that"
+        ) from None
 
 
 def program_facts(choice: Choice | None, runtime: Runtime) -> dict[str, Any]:
@@ -92,10 +111,14 @@ def is_schedule_alone(output: Path | None) -> bool:
     return output is not None and output.suffix == ".json"
 
 
-def check_output(output: Path | None) -> None:
+def check_output(output: Path | None, *, only_schedule: bool = False) -> None:
     """Refuse what cannot be written before any work is done."""
     if output is None:
         return
+    if only_schedule and output.suffix != ".json":
+        raise InputError(
+            "there is no program to write; name a file ending in .json", path="command line", field="--output"
+        )
     is_file = output.suffix in (".json", ".xml")
     if not is_file and output.suffix.lower() in (".json", ".xml"):
         raise InputError(f"ends in {output.suffix}; write {output.suffix.lower()} for one file", path=str(output))

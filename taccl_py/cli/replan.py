@@ -108,7 +108,7 @@ def replan(schedule: Path, output: Path | None, as_json: bool, **values: Any) ->
             "says nothing of what has failed; name it with --slow-port, --without-port, --slow-link or --without-link",
             path="command line",
         )
-    check_output(output)
+    check_output(output, only_schedule=values["only_schedule"])
     if (schedule / INDEX).is_file():
         schedule, degradation = _prepared(schedule, degradation), Degradation()
     old = _read(schedule)

@@ -206,10 +206,8 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
     if values["single_failures"] is not None or values["sizes"] is not None:
         _synth_many(request, options, output, values, selection.note, as_json=as_json)
         return
-    check_output(output)
+    check_output(output, only_schedule=values["only_schedule"])
     over = request.options.limits.to_lower()
-    if values["only_schedule"] and output is not None and output.suffix != ".json":
-        raise InputError("there is no XML to write; name a file ending in .json", path="command line", field="--output")
     with watched(stop, values["progress"]) as events:
         answer = search_for(request, options.runtime, events)
         events.stage("lowering")

@@ -11,6 +11,7 @@ import click
 from taccl_py.cli.delivery import (
     check_output,
     is_schedule_alone,
+    kept_if_interrupted,
     plan_facts,
     runtime_facts,
     write_answer,
@@ -46,21 +47,20 @@ def synth_plan(
     from taccl_py.profiles.catalog import select_profile
 
     _refuse_xml(values, output)
-    check_output(output)
+    check_output(output, only_schedule=values["only_schedule"])
     options, protocol = make_plan_options(values, topology)
     selection = select_profile(values["runtime_profile"], MSCCLPP.name, topology)
     request = replace(request, profile=selection.profile, message_chunks=MSCCLPP.max_count)
     limits = request.options.limits
-    is_late = limits.to_lower()
+    over = limits.to_lower()
     with watched(limits.stop, values["progress"]) as events:
         answer = search_for(request, MSCCLPP, events)
         events.stage("lowering")
         choice = None
         if not values["only_schedule"] and not is_schedule_alone(output):
             wishes = PlanWishes(protocol, values["instances"])
-            answer, choice = deliver_plan(
-                answer, options, wishes, over=lambda: is_late() or limits.stop.is_set()
-            )  # fmt: skip
+            with kept_if_interrupted(answer, limits.stop, output, " --to mscclpp-json"):
+                answer, choice = deliver_plan(answer, options, wishes, over=over)
         facts = {**record(answer, None, []), **_facts(answer, choice), **runtime_facts(answer, selection.note)}
     files = write_answer(output, answer, None if choice is None else choice.lowered, facts, "plan.json")
     result = timed({**facts, "files": files}, answer)

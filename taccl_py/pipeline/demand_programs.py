@@ -92,16 +92,19 @@ def demand_to_plan(
         If the verifier does not accept the text.
     """
     profile = select_profile(AUTO, MSCCLPP.name, schedule.topology).profile
-    best = _grouped(schedule, name, group or 1, profile)
-    if group is None and not profile.is_neutral:
-        best = _in_the_best_groups(schedule, name, best, profile)
-    lowered = best.lowered
+    best = None
+    if profile.is_neutral:
+        lowered = lower_demand_plan(schedule, name, group or 1)
+    else:
+        best = _grouped(schedule, name, group or 1, profile)
+        best = _in_the_best_groups(schedule, name, best, profile) if group is None else best
+        lowered = best.lowered
     verdict = verify_plan(lowered.text, "plan.json", demand=demand)
     require_verdict("plan.json", verdict.violations, verdict.unsupported)
     longest = max(max(gpu.input_chunks, gpu.output_chunks) for gpu in lowered.plan.gpus)
     unit_bytes = max(*demand.input_bytes, *demand.output_bytes) // longest
-    if profile.is_neutral:
-        return DemandProgram(lowered.plan, lowered.text, unit_bytes, best.group)
+    if best is None:
+        return DemandProgram(lowered.plan, lowered.text, unit_bytes, group or 1)
     return DemandProgram(lowered.plan, lowered.text, unit_bytes, best.group, best.runtime_us, profile.name)
 
 

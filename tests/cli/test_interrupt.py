@@ -215,6 +215,19 @@ def test_an_interrupt_while_the_schedule_is_lowered_leaves_the_schedule_to_go_on
     assert taccl("check", "later.xml", "out/unlowered.json").code == 0
 
 
+def test_so_does_one_while_a_plan_is_made(start, folder, taccl):
+    program = LOWERING.format(known=0).replace("pipeline.deliver", "pipeline.plan_choice")
+    program = program.replace("_lower_once", "lower_plan_and_verify")
+    process = start(*SMALL, "--runtime", "mscclpp", command=("-c", program))
+    wait_for(process, "lowering")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=HANGS_SECONDS)
+    assert (process.returncode, out) == (130, "")
+    assert "taccl lower out/unlowered.json --to mscclpp-json does that\n" in err
+    assert list(tree(folder)) == ["out/unlowered.json"]
+    assert taccl("lower", "out/unlowered.json", "--to", "mscclpp-json", "-o", "plan.json").code == 0
+
+
 def test_an_interrupt_while_the_only_file_is_made_leaves_none(start, folder):
     """Runtimes take offence at files of other sorts beside their XML."""
     arguments = ("synth", "ndv4", "broadcast", "--engine", "templates", "--size", "1KiB", "-o", "one.xml")

@@ -42,6 +42,9 @@ def test_the_fastest_schedule_is_taken(taccl, old):  # noqa: ARG001
 
 
 def test_a_table_says_what_was_tried(taccl, old):  # noqa: ARG001
+    refused = taccl("replan", "old", *FAULT, *SOON, "--only-schedule", "-o", "new")
+    assert (refused.code, refused.out) == (2, "")
+    assert "there is no program to write; name a file ending in .json" in refused.err
     ended = taccl("replan", "old/schedule.json", *FAULT, *SOON, "--only-schedule")
     assert ended.code == 0, ended.err
     for words in ("the old schedule before the failure", "re-timed", "searched", "taken", "gap"):

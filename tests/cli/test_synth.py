@@ -302,6 +302,7 @@ def test_for_mscclpp_without_a_profile_the_plan_has_one_instance(taccl):
         (("--sizes", "1KiB:1MiB"), "--sizes: is for runtimes that load XML"),
         (("--single-failures", "nic"), "--single-failures: is for runtimes that load XML"),
         (("-o", "plan.xml"), "--output: MSCCL++ loads plans, not XML"),
+        (("-o", "out", "--only-schedule"), "--output: there is no program to write; name a file ending in .json"),
         (("--protocol", "LL128"), "have protocol Simple or LL, found LL128"),
         (("--min-bytes", "2MB", "--max-bytes", "1MB"), "fewer than --min-bytes"),
         (("--runtime-profile", "rccl-mi300x"), "profile rccl-mi300x is of rccl, but the runtime is mscclpp"),

@@ -1,6 +1,8 @@
 """Justification of schedules: worked out by hand, never longer, and valid."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.layout import UntimedMessage
@@ -8,7 +10,7 @@ from taccl_py.schedule.timing import build_schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options
-from taccl_py.synthesis.justify import JustifiedMessages, justified_schedule
+from taccl_py.synthesis.justify import JustifiedMessages, _PortCalendar, justified_schedule
 from taccl_py.topology.model import Link, Port, Topology
 from taccl_py.verify.schedule import verify_schedule
 from tests.random_machines import random_machine
@@ -66,3 +68,20 @@ def test_no_schedule_becomes_longer_or_wrong(number, kind):
     better = justified_schedule(schedule)
     assert better.makespan_us <= schedule.makespan_us
     assert not verify_schedule(better)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    turns=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 5)), max_size=20),
+    wanted=st.tuples(st.integers(0, 50), st.integers(1, 6)),
+)
+def test_the_first_gap_of_a_calendar_is_the_first_of_all_times_that_is_free(turns, wanted):
+    """Whatever turns touch each other, and are kept as one: against every whole time, tried one after the other."""
+    calendar, taken = _PortCalendar(), set()
+    for begin, lasting in turns:
+        if taken.isdisjoint(range(begin, begin + lasting)):
+            calendar.take(float(begin), float(begin + lasting))
+            taken |= set(range(begin, begin + lasting))
+    begin, lasting = wanted
+    free = next(t for t in range(begin, 200) if taken.isdisjoint(range(t, t + lasting)))
+    assert calendar.free_from(float(begin), float(begin + lasting)) == free
