@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, islice, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl_py.collective import Address, Buffer, Collective
+from taccl_py.collective import Address, Buffer
 from taccl_py.topology.model import Topology
 
 Scratch = tuple[tuple[int, ...], ...]
@@ -25,6 +25,38 @@ IntArray = NDArray[np.int64]
 _FIRST_CELL = {buffer: number << 31 for number, buffer in enumerate(sorted(Buffer))}
 _STRIDE = len(_FIRST_CELL) << 31
 _NOWHERE = -1
+
+
+class PlacedChunks(Protocol):
+    """Chunks with their places in the buffers: a collective, or blocks of its chunks that count as one each."""
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks."""
+        ...
+
+    @property
+    def reduces(self) -> bool:
+        """True if contributions are summed."""
+        ...
+
+    @property
+    def wanted(self) -> Sequence[Sequence[int]]:
+        """Ranks that hold each chunk at the end."""
+        ...
+
+    @property
+    def source(self) -> Sequence[int]:
+        """Rank that holds each chunk at the start, where contributions are not summed."""
+        ...
+
+    def input_address(self, chunk: int, rank: int) -> Address | None:
+        """Address of the rank's own part at the start, or None."""
+        ...
+
+    def output_address(self, chunk: int, rank: int) -> Address | None:
+        """Address at which the rank must hold the chunk at the end, or None."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +75,7 @@ class UntimedMessage:
     packed: bool = False
 
 
-def place_of(collective: Collective, index: dict[int, int], chunk: int, rank: int) -> Address | None:
+def place_of(collective: PlacedChunks, index: dict[int, int], chunk: int, rank: int) -> Address | None:
     """Address of a chunk by the rules of `taccl_py.schedule.ir`, given the rank's scratch positions."""
     position = index.get(chunk)
     if position is not None:
@@ -54,7 +86,7 @@ def place_of(collective: Collective, index: dict[int, int], chunk: int, rank: in
 class _Cells(dict[int, int]):
     """Place of every chunk on a rank as a number, found when it is asked for."""
 
-    def __init__(self, collective: Collective, rank: int, scratch: Sequence[int]) -> None:
+    def __init__(self, collective: PlacedChunks, rank: int, scratch: Sequence[int]) -> None:
         first = _FIRST_CELL[Buffer.SCRATCH]
         super().__init__({chunk: first + position for position, chunk in enumerate(scratch)})
         self._collective, self._rank = collective, rank
@@ -66,7 +98,7 @@ class _Cells(dict[int, int]):
 
 
 def choose_scratch(
-    topology: Topology, collective: Collective, untimed: Sequence[UntimedMessage], *, as_named: bool = False
+    topology: Topology, collective: PlacedChunks, untimed: Sequence[UntimedMessage], *, as_named: bool = False
 ) -> Scratch:
     """Scratch list of every rank.
 
@@ -118,7 +150,7 @@ def _named_list(needed: set[int], groups: list[tuple[int, ...]]) -> tuple[int, .
     return (*chain.from_iterable(runs), *sorted(needed - run_of.keys()))
 
 
-def _orders(collective: Collective) -> tuple[Callable[[int], tuple[int, int, int]], ...]:
+def _orders(collective: PlacedChunks) -> tuple[Callable[[int], tuple[int, int, int]], ...]:
     """Sort keys for scratch: by final rank then origin, by origin then final rank, and by number."""
 
     def sink(chunk: int) -> int:
@@ -136,7 +168,7 @@ def _orders(collective: Collective) -> tuple[Callable[[int], tuple[int, int, int
 
 
 def _best_list(
-    collective: Collective,
+    collective: PlacedChunks,
     rank: int,
     needed: set[int],
     groups: list[tuple[int, ...]],
@@ -191,7 +223,7 @@ class _Together:
 
 
 def contiguous_runs(
-    topology: Topology, collective: Collective, scratch: Scratch, untimed: Sequence[UntimedMessage]
+    topology: Topology, collective: PlacedChunks, scratch: Scratch, untimed: Sequence[UntimedMessage]
 ) -> list[UntimedMessage]:
     """Cut groups where their chunks are not neighbours, in the same order, at both ends.
 

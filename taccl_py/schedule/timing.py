@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from taccl_py.collective import Collective
+from taccl_py.schedule.blocks import ChunkBlocks, block_borders
 from taccl_py.schedule.ir import Message, Schedule, rounding_us
 from taccl_py.schedule.layout import UntimedMessage, choose_scratch, contiguous_runs
 from taccl_py.topology.model import Topology
@@ -38,9 +39,14 @@ def build_schedule(
     as_named
         How scratch is laid out, see `taccl_py.schedule.layout.choose_scratch`.
     """
-    scratch = choose_scratch(topology, collective, untimed, as_named=as_named)
-    runs = contiguous_runs(topology, collective, scratch, untimed)
-    return Schedule(topology, collective, chunk_bytes, time_messages(topology, chunk_bytes, runs), scratch)
+    # With named scratch, the groups with most chunks come first.
+    blocks = ChunkBlocks.single(collective) if as_named else ChunkBlocks.of(collective, untimed)
+    coarse = [blocks.coarse(message) for message in untimed]
+    scratch = choose_scratch(topology, blocks, coarse, as_named=as_named)
+    runs = contiguous_runs(topology, blocks, scratch, coarse)
+    timed = time_untimed(topology, [blocks.size(run.chunks) * chunk_bytes for run in runs], runs)
+    messages = tuple(Message(d.link, blocks.chunks(d.chunks), d.start, d.end, d.reduce, d.packed) for d in timed)
+    return Schedule(topology, collective, chunk_bytes, messages, blocks.fine_scratch(scratch))
 
 
 def time_messages(topology: Topology, chunk_bytes: float, untimed: Sequence[UntimedMessage]) -> tuple[Message, ...]:
@@ -89,6 +95,7 @@ def find_deliveries(topology: Topology, untimed: Sequence[UntimedMessage]) -> li
 
     A sum at the receiver also waits for values stored there before, which would overwrite it.
     """
+    untimed = _without_companions(untimed)
     adds = any(message.reduce for message in untimed)
     # For every rank, of every chunk.
     brings: list[defaultdict[int, list[int]]] = [defaultdict(list) for _ in range(topology.num_ranks)]
@@ -109,6 +116,14 @@ def find_deliveries(topology: Topology, untimed: Sequence[UntimedMessage]) -> li
         candidates = set[int]().union(*lists)
         found.append({j for j in candidates if untimed[j].end <= latest})
     return found
+
+
+def _without_companions(untimed: Sequence[UntimedMessage]) -> Sequence[UntimedMessage]:
+    """The messages without chunks that always go together with the one before, which tell nothing more."""
+    if sum(len(message.chunks) for message in untimed) < 2 * len(untimed):
+        return untimed
+    firsts = set(block_borders({message.chunks for message in untimed}))
+    return [replace(each, chunks=tuple(filter(firsts.__contains__, each.chunks))) for each in untimed]
 
 
 @dataclass(frozen=True)

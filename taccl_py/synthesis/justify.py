@@ -17,6 +17,7 @@ from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import PlanDependences
 from taccl_py.tolerances import RELATIVE
+from taccl_py.topology.model import Topology
 from taccl_py.work import count_work
 
 
@@ -40,24 +41,30 @@ def justified_schedule(schedule: Schedule) -> Schedule:
     """The same messages at times at which they end no later; schedules that add up stay as they are, as what a sum lacks depends on its time."""
     if schedule.collective.reduces:
         return schedule
-    topology, messages = schedule.topology, schedule.messages
-    sizes_bytes = [len(each.chunks) * schedule.chunk_bytes for each in messages]
-    plan = PlanDependences.of(
-        topology,
-        [UntimedMessage(m.link, m.chunks, m.start_us, m.end_us, m.reduce, packed=m.packed) for m in messages],
-    )
-    line = JustifiedMessages(
-        plan.deliveries,
-        [topology.message_us(each.link, size) for each, size in zip(messages, sizes_bytes, strict=True)],
-        [
-            [(resource, topology.occupancy_us(resource, size)) for resource in topology.resources_of[each.link]]
-            for each, size in zip(messages, sizes_bytes, strict=True)
-        ],
-    )
-    timed = plan.sent_by(line.justified([each.start_us for each in messages]), sizes_bytes)
+    sizes_bytes = [len(each.chunks) * schedule.chunk_bytes for each in schedule.messages]
+    untimed = [
+        UntimedMessage(m.link, m.chunks, m.start_us, m.end_us, m.reduce, packed=m.packed) for m in schedule.messages
+    ]
+    timed = justified_untimed(schedule.topology, sizes_bytes, untimed)
     found = tuple(Message(d.link, d.chunks, d.start, d.end, d.reduce, d.packed) for d in timed)
     better = replace(schedule, messages=found)
     return better if better.makespan_us < schedule.makespan_us else schedule
+
+
+def justified_untimed(
+    topology: Topology, sizes_bytes: Sequence[float], untimed: Sequence[UntimedMessage]
+) -> list[UntimedMessage]:
+    """Messages of a plan with possible times, every one having a size of its own, at times at which they end no later."""
+    plan = PlanDependences.of(topology, untimed)
+    line = JustifiedMessages(
+        plan.deliveries,
+        [topology.message_us(each.link, size) for each, size in zip(untimed, sizes_bytes, strict=True)],
+        [
+            [(resource, topology.occupancy_us(resource, size)) for resource in topology.resources_of[each.link]]
+            for each, size in zip(untimed, sizes_bytes, strict=True)
+        ],
+    )
+    return plan.sent_by(line.justified([each.start for each in untimed]), sizes_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from itertools import chain, zip_longest
 from taccl_py.collective import Kind
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.transform import combining
-from taccl_py.solvers.limits import Limits, until
+from taccl_py.solvers.limits import Limits, always, until
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.damage.healing import healed
 from taccl_py.synthesis.damage.params import PARAMS
@@ -18,6 +18,7 @@ from taccl_py.synthesis.damage.reweigh import WeighedPlan, weighed_plans
 from taccl_py.synthesis.engine import Demand, Events
 from taccl_py.synthesis.justify import justified_schedule
 from taccl_py.synthesis.templates.fitting import fitted
+from taccl_py.synthesis.templates.messages import TemplatePlan
 from taccl_py.topology.model import Topology
 
 # Writes schedules for a demand, given a bound, limits and where to report to.
@@ -122,13 +123,25 @@ def _cut(plan: WeighedPlan, limits: Limits) -> Schedule | None:
     tried = list(until(limits.countdown(), plan.cuts()))
     limit_us = min((time_us for time_us, _ in tried), default=0.0) * (1 + PARAMS.least_gain)
     for time_us, cut in reversed(tried):
-        # In the plan's own order, detours may hold up what is behind them: both orders are tried, however late it is.
-        schedule = fitted(plan.demand, cut.plan()) if time_us <= limit_us else None
-        if schedule is not None:
-            # Detours meet other messages at ports where the whole plan had none.
-            is_small = len(schedule.messages) <= PARAMS.most_justified_messages
-            return justified_schedule(schedule) if is_small else schedule
+        found = _fitted(plan.demand, cut.plan()) if time_us <= limit_us else []
+        if found:
+            return min(found, key=lambda schedule: schedule.makespan_us)
     return None
+
+
+def _fitted(demand: Demand, plan: TemplatePlan) -> list[Schedule]:
+    """The plan on the machine in the better of two orders, however late it is, and justified in its own one.
+
+    Detours meet other messages at ports where the whole plan had none and hold up what is behind them, which a dispatcher mends in part. What
+    justification makes of the plan's own order is mostly better: there, all but the detours are in their places already.
+    """
+    dispatched = fitted(demand, plan)
+    if dispatched is None or dispatched.collective.reduces:
+        return [] if dispatched is None else [dispatched]
+    if len(dispatched.messages) > PARAMS.most_justified_messages:
+        return [dispatched]
+    own = fitted(demand, plan, always)
+    return [dispatched] if own is None else [dispatched, justified_schedule(own)]
 
 
 def _more(demand: Demand, whole: Topology) -> float:

@@ -23,6 +23,7 @@ from taccl_py.synthesis.damage.params import PARAMS
 from taccl_py.synthesis.damage.routes import ChunkBlock, Damage, Exchange, JoinedMessage
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplatePlan
+from taccl_py.synthesis.templates.packing import chunk_runs
 from taccl_py.synthesis.uneven import usable_counts
 from taccl_py.synthesis.weights import PlanPart, best_weights
 from taccl_py.units import BYTES_PER_MB
@@ -308,6 +309,10 @@ class PlanCut:
         """About how long it takes, in the better of two orders."""
         chunk_bytes = demand.chunk_bytes(demand.collective(self.chunks_per_rank))
         coarse = self.messages([(number,) for number in range(len(self.parts))])
+        if (
+            not self.damage.plan.collective.reduces
+        ):  # places in the output are fixed, so that parts which do not follow each other go alone
+            coarse = [replace(each, chunks=tuple(range(*run))) for each in coarse for run in chunk_runs(each.chunks)]
         size = [len(chunks) * chunk_bytes for chunks in self.chunks]
         sizes_bytes = [sum(size[part] for part in message.chunks) for message in coarse]
         found = [timed(demand.topology, sizes_bytes, coarse) for timed in (time_untimed, dispatch_untimed)]
