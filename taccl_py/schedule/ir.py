@@ -24,6 +24,7 @@ from operator import attrgetter
 
 from taccl_py.collective import Address, Buffer, Collective
 from taccl_py.tolerances import LAST_DIGITS, RELATIVE
+from taccl_py.schedule.blocks import block_borders
 from taccl_py.topology.model import Topology
 from taccl_py.units import algbw_gbps
 
@@ -199,19 +200,22 @@ def steps_of(topology: Topology, messages: Sequence[Message]) -> tuple[int, ...]
     makespan_us = max((message.end_us for message in messages), default=0.0)
     # Of every chunk at every rank the arrivals in order of time, each of a later step than those before it.
     arrivals: list[defaultdict[int, list[tuple[float, int]]]] = [defaultdict(list) for _ in range(topology.num_ranks)]
+    # Those that always go together with the one before tell nothing more.
+    firsts = set(block_borders({message.chunks for message in messages}))
     steps = []
     for message in messages:
         link = topology.links[message.link]
         latest_us = message.start_us + rounding_us(message.start_us, makespan_us)
         there, step = arrivals[link.src], 0
-        for chunk in message.chunks:
+        chunks = [chunk for chunk in message.chunks if chunk in firsts]
+        for chunk in chunks:
             for end_us, brought in reversed(there.get(chunk, ())):
                 if end_us <= latest_us:
                     step = max(step, brought)
                     break
         steps.append(step + 1)
         there, arrival = arrivals[link.dst], (message.end_us, step + 1)
-        for chunk in message.chunks:
+        for chunk in chunks:
             _note_arrival(there[chunk], arrival)
     return tuple(steps)
 

@@ -240,11 +240,12 @@ def _check_overlaps(schedule: Schedule, usable: tuple[int, ...], report: _Violat
 
 def _check_places(schedule: Schedule, usable: tuple[int, ...], report: _Violations) -> None:
     """Every chunk that arrives has a place to be stored; the chunks of a message are neighbours at both ends, or packed."""
-    places = _ChunkPlaces(schedule)
+    places = [_ChunkPlaces(schedule, rank) for rank in range(len(schedule.scratch))]
     for index in usable:
         message = schedule.messages[index]
         link = schedule.topology.links[message.link]
-        arriving = [places.of(chunk, link.dst) for chunk in message.chunks]
+        here, there = places[link.src], places[link.dst]
+        arriving = [there[chunk] for chunk in message.chunks]
         for chunk, place in zip(message.chunks, arriving, strict=True):
             if place is None or place.buffer is Buffer.INPUT:
                 report.message(
@@ -255,7 +256,7 @@ def _check_places(schedule: Schedule, usable: tuple[int, ...], report: _Violatio
                 )
         if message.packed or len(message.chunks) == 1:
             continue
-        leaving = [places.of(chunk, link.src) for chunk in message.chunks]
+        leaving = [here[chunk] for chunk in message.chunks]
         for rank, end, found in ((link.src, "sender", leaving), (link.dst, "receiver", arriving)):
             if not _are_neighbours(found):
                 lie = ", ".join("nowhere" if a is None else f"{a.buffer.value}[{a.offset}]" for a in found)
@@ -267,20 +268,17 @@ def _check_places(schedule: Schedule, usable: tuple[int, ...], report: _Violatio
                 )
 
 
-class _ChunkPlaces:
-    """Places of chunks on ranks: in scratch if listed there, else in the output if wanted, else in the input."""
+class _ChunkPlaces(dict[int, Address | None]):
+    """Places of chunks on a rank: in scratch if listed there, else in the output if wanted, else in the input; None if it never has it."""
 
-    def __init__(self, schedule: Schedule) -> None:
-        self._collective = schedule.collective
-        self._scratch = [{chunk: place for place, chunk in enumerate(chunks)} for chunks in schedule.scratch]
+    def __init__(self, schedule: Schedule, rank: int) -> None:
+        super().__init__({chunk: Address(Buffer.SCRATCH, at) for at, chunk in enumerate(schedule.scratch[rank])})
+        self._collective, self._rank = schedule.collective, rank
 
-    def of(self, chunk: int, rank: int) -> Address | None:
-        """Return the place, or None if the rank never has the chunk."""
-        place = self._scratch[rank].get(chunk)
-        if place is not None:
-            return Address(Buffer.SCRATCH, place)
-        output = self._collective.output_address(chunk, rank)
-        return output if output is not None else self._collective.input_address(chunk, rank)
+    def __missing__(self, chunk: int) -> Address | None:
+        output = self._collective.output_address(chunk, self._rank)
+        self[chunk] = found = output if output is not None else self._collective.input_address(chunk, self._rank)
+        return found
 
 
 def _are_neighbours(places: list[Address | None]) -> bool:
@@ -288,8 +286,10 @@ def _are_neighbours(places: list[Address | None]) -> bool:
     known = [place for place in places if place is not None]
     if len(known) < len(places) or not known:
         return True
-    first = known[0]
-    return all(place.buffer is first.buffer and place.offset == first.offset + step for step, place in enumerate(known))
+    buffer, first = known[0].buffer, known[0].offset
+    return [place.offset for place in known] == list(range(first, first + len(known))) and all(
+        place.buffer is buffer for place in known
+    )
 
 
 @dataclass(frozen=True, slots=True)
