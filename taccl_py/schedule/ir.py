@@ -23,8 +23,8 @@ from functools import cached_property
 from operator import attrgetter
 
 from taccl_py.collective import Address, Buffer, Collective
-from taccl_py.tolerances import LAST_DIGITS, RELATIVE
 from taccl_py.schedule.blocks import block_borders
+from taccl_py.tolerances import LAST_DIGITS, RELATIVE
 from taccl_py.topology.model import Topology
 from taccl_py.units import algbw_gbps
 

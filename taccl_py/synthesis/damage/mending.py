@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain, zip_longest
 
 from taccl_py.collective import Kind
 from taccl_py.schedule.ir import Schedule
@@ -110,11 +110,14 @@ def _promising(plans: Sequence[Schedule], demand: Demand, limits: Limits) -> lis
     near = [different[us] for us in sorted(different) if us <= PARAMS.plan_factor * min(different)]
     found: list[WeighedPlan] = []
     # The simplest weights of all plans first; the time may not be enough for the others.
-    for each in chain.from_iterable(zip_longest(*(weighed_plans(plan, demand, limits) for plan in near))):
-        if each is not None:
+    waiting = deque(weighed_plans(plan, demand, limits) for plan in near)
+    while waiting and not (found and over()):
+        each = next(waiting[0], None)
+        if each is None:
+            waiting.popleft()
+        else:
             found.append(each)
-        if found and over():
-            break
+            waiting.rotate(-1)
     return sorted(found, key=lambda plan: plan.time_us)[: PARAMS.most_plans]
 
 
@@ -122,7 +125,7 @@ def _cut(plan: WeighedPlan, limits: Limits) -> Schedule | None:
     """The plan in the fewest chunks that are about as good as any number."""
     tried = list(until(limits.countdown(), plan.cuts()))
     limit_us = min((time_us for time_us, _ in tried), default=0.0) * (1 + PARAMS.least_gain)
-    for time_us, cut in reversed(tried):
+    for time_us, cut in sorted(tried, key=lambda each: each[1].chunks_per_rank):
         found = _fitted(plan.demand, cut.plan()) if time_us <= limit_us else []
         if found:
             return min(found, key=lambda schedule: schedule.makespan_us)

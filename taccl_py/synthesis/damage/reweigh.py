@@ -17,7 +17,7 @@ import numpy as np
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import UntimedMessage
-from taccl_py.schedule.timing import dispatch_untimed, time_untimed
+from taccl_py.schedule.timing import PlanDependences
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.damage.params import PARAMS
 from taccl_py.synthesis.damage.routes import ChunkBlock, Damage, Exchange, JoinedMessage
@@ -51,8 +51,10 @@ class WeighedPlan:
     time_us: float
 
     def cuts(self) -> Iterator[tuple[float, PlanCut]]:
-        """The plan in chunks, the most first, and about how long each takes."""
-        for count in reversed(list(_counts(self.damage.plan.collective, self.demand, len(self.parts)))):
+        """The plan in chunks, and about how long each takes: the fewest, the most, and less and less."""
+        least, *others = _counts(self.damage.plan.collective, self.demand, len(self.parts))
+        yield self.time_us, PlanCut.of(self.damage, self.parts, least)
+        for count in reversed(others):
             cut = PlanCut.of(self.damage, self.parts, count)
             yield cut.time_us(self.demand), cut
 
@@ -315,8 +317,8 @@ class PlanCut:
             coarse = [replace(each, chunks=tuple(range(*run))) for each in coarse for run in chunk_runs(each.chunks)]
         size = [len(chunks) * chunk_bytes for chunks in self.chunks]
         sizes_bytes = [sum(size[part] for part in message.chunks) for message in coarse]
-        found = [timed(demand.topology, sizes_bytes, coarse) for timed in (time_untimed, dispatch_untimed)]
-        return min(max((message.end for message in each), default=0.0) for each in found)
+        plan = PlanDependences.of(demand.topology, coarse)
+        return min(plan.time_us(sizes_bytes), max((each.end for each in plan.dispatched(sizes_bytes)), default=0.0))
 
     def plan(self) -> TemplatePlan:
         """The messages between ranks."""
