@@ -15,6 +15,8 @@ class Params:
         Where one in so many pairs of places of two nodes is linked, all are taken to have been. Guess.
     lanes_part
         Part of the time in which a Broadcast is planned over whole lanes alone. Guess.
+    sizing_part
+        Part of the time kept for finding sizes of what was planned over whole lanes alone. Guess.
     whole_part
         Part of the time in which plans of the whole machine are sought. Guess.
     weighing_part
@@ -44,7 +46,8 @@ class Params:
     """
 
     completed_part: int = 2
-    lanes_part: float = 0.6
+    lanes_part: float = 0.5
+    sizing_part: float = 0.2
     whole_part: float = 0.6
     weighing_part: float = 0.4
     most_plans: int = 2

@@ -51,12 +51,16 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     # Sizes that nodes that differ, or damage, asked for are the best already.
     uneven = _write_out(owner_strategies(demand), demand, bound, options.limits.within(deadline.left), events, ())
     uneven += balanced_exchanges(demand, options.limits.within(deadline.left))
+    on_lanes: list[Schedule] = []
     if demand.kind is not Kind.ALLTOALL or not uneven:  # plans with detours are far from balanced lanes
         there = options.limits.within(DAMAGE.lanes_part * deadline.left)
-        uneven += on_whole_lanes(demand, bound, there, events, written)
-        known_us = min((schedule.makespan_us for schedule in uneven), default=math.inf)
-        uneven += mended_schedules(demand, bound, options.limits.within(deadline.left), events, written, known_us)
-    found = [*uneven, *written(demand, bound, options.limits.within(deadline.left), events, uneven)]
+        on_lanes = on_whole_lanes(demand, bound, there, events, written)
+        known_us = min((schedule.makespan_us for schedule in (*uneven, *on_lanes)), default=math.inf)
+        kept = DAMAGE.sizing_part * options.limits.seconds if on_lanes else 0.0
+        uneven += mended_schedules(demand, bound, options.limits.within(deadline.left - kept), events, written, known_us)
+    known = [*uneven, *on_lanes]
+    # Lanes that are left seldom divide a size; nothing that crosses all of them is near what they do.
+    found = known if on_lanes else [*known, *written(demand, bound, options.limits.within(deadline.left), events, known)]
     if not found:
         count = demand.chunks_per_rank
         chunks = "" if count is None else f", or its lanes cannot share {count} chunks a rank (leave --chunks out)"
