@@ -27,6 +27,7 @@ from taccl_py.synthesis.known import known_bound
 from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.reversal import reduce_by_broadcast
 from taccl_py.synthesis.templates.fitting import fitted
+from taccl_py.synthesis.templates.messages import TemplatePlan
 from taccl_py.synthesis.uneven import fit_to_size
 from taccl_py.tolerances import CLOSE_TO_BOUND
 
@@ -120,6 +121,7 @@ def _write_out(
     over = limits.countdown()
     found: list[Schedule] = []
     work = 0
+    tried = set[int]()
     for strategy in chosen:
         best_us = min((schedule.makespan_us for schedule in (*known, *found)), default=float("inf"))
         done = bound.is_reached_by(best_us) or over()
@@ -128,13 +130,22 @@ def _write_out(
         ):
             break
         plan = strategy.plan()
-        schedule = fitted(demand, plan, over) if plan is not None else None
+        # Several strategies come to the same where nodes or lanes are few.
+        same = 0 if plan is None else _order_of(plan)
+        schedule = fitted(demand, plan, over) if plan is not None and same not in tried else None
+        tried.add(same)
         if schedule is not None:
             work += sum(len(message.chunks) for message in schedule.messages)
             found.append(schedule)
             if schedule.makespan_us < best_us:
                 events.incumbent(schedule.makespan_us)
     return found
+
+
+def _order_of(plan: TemplatePlan) -> int:
+    """Hash of what a plan sends, in its order: from that, times follow."""
+    ordered = sorted(plan.messages, key=lambda each: (each.start, each.src, each.dst))
+    return hash((plan.chunks_per_rank, tuple((each.src, each.dst, each.chunks, each.reduce) for each in ordered)))
 
 
 def _check(demand: Demand) -> None:
