@@ -19,6 +19,8 @@ class Params:
         Part of the time kept for finding sizes of what was planned over whole lanes alone. Guess.
     whole_part
         Part of the time in which plans of the whole machine are sought. Guess.
+    most_whole_messages
+        Messages of a plan of the whole machine: with detours they become several times as many, which are timed whatever time is left. Guess.
     weighing_part
         Part of the rest in which they are weighed; what is left is for writing out. Guess.
     most_plans
@@ -49,6 +51,7 @@ class Params:
     lanes_part: float = 0.5
     sizing_part: float = 0.2
     whole_part: float = 0.6
+    most_whole_messages: int = 8_000
     weighing_part: float = 0.4
     most_plans: int = 2
     plan_factor: float = 1.1
@@ -58,7 +61,7 @@ class Params:
     finer: int = 2
     most_chunks: int = 16_384
     least_gain: float = 0.0005
-    most_justified_messages: int = 20_000
+    most_justified_messages: int = 6_000
     exchanged_chunks: tuple[int, ...] = (1, 2, 4)
     most_exchanging_ranks: int = 128
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 from taccl_py.collective import ROOTED, Kind
 from taccl_py.errors import InputError
@@ -58,7 +59,8 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
         on_lanes = on_whole_lanes(demand, bound, there, events, written)
         known_us = min((schedule.makespan_us for schedule in (*uneven, *on_lanes)), default=math.inf)
         kept = DAMAGE.sizing_part * options.limits.seconds if on_lanes else 0.0
-        uneven += mended_schedules(demand, bound, options.limits.within(deadline.left - kept), events, written, known_us)
+        writer = partial(written, most_messages=DAMAGE.most_whole_messages)
+        uneven += mended_schedules(demand, bound, options.limits.within(deadline.left - kept), events, writer, known_us)
     known = [*uneven, *on_lanes]
     # Lanes that are left seldom divide a size; nothing that crosses all of them is near what they do.
     found = known if on_lanes else [*known, *written(demand, bound, options.limits.within(deadline.left), events, known)]
@@ -89,7 +91,12 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
 
 
 def written(
-    demand: Demand, bound: Bound, limits: Limits, events: Events, known: Sequence[Schedule] = ()
+    demand: Demand,
+    bound: Bound,
+    limits: Limits,
+    events: Events,
+    known: Sequence[Schedule] = (),
+    most_messages: float = math.inf,
 ) -> list[Schedule]:
     """Schedules of the strategies that promise most.
 
@@ -103,10 +110,12 @@ def written(
         For what is found.
     known
         Schedules that are there already.
+    most_messages
+        Plans of more messages are left out.
     """
     deadline = limits.deadline()
     chosen = _promising(demand, limits.within(PARAMS.estimation_part * deadline.left))
-    return _write_out(chosen, demand, bound, limits, events, known)
+    return _write_out(chosen, demand, bound, limits, events, known, most_messages)
 
 
 def _write_out(
@@ -116,6 +125,7 @@ def _write_out(
     limits: Limits,
     events: Events,
     known: Sequence[Schedule],
+    most_messages: float = math.inf,
 ) -> list[Schedule]:
     """Schedules of strategies, the fastest estimates first, as long as they promise something."""
     over = limits.countdown()
@@ -130,6 +140,8 @@ def _write_out(
         ):
             break
         plan = strategy.plan()
+        if plan is not None and len(plan.messages) > most_messages:
+            continue
         # Several strategies come to the same where nodes or lanes are few.
         same = 0 if plan is None else _order_of(plan)
         schedule = fitted(demand, plan, over) if plan is not None and same not in tried else None
