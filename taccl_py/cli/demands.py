@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from taccl_py.demand.reshard import Resharding
     from taccl_py.execute.demand import RunnableDemand
     from taccl_py.execute.demand_processes import DemandMail
+    from taccl_py.execute.demand_programs import Measure
+    from taccl_py.execute.plan import ExecutablePlan
     from taccl_py.schedule.for_demand import DemandSchedule
     from taccl_py.topology.model import Topology
 
@@ -141,7 +143,7 @@ def is_demand_schedule(file: Path) -> bool:
 
 
 class DemandSession(Protocol):
-    """The ranks that run the schedule of a demand, or one of them."""
+    """The ranks that run the schedule or the program of a demand, or one of them."""
 
     @property
     def speaks(self) -> bool:
@@ -150,11 +152,15 @@ class DemandSession(Protocol):
     def share(self, make: Callable[[], _T]) -> _T:
         """Return what the first rank makes."""
 
-    def require_ranks(self, plan: RunnableDemand) -> None:
-        """Refuse a schedule for another number of ranks."""
+    def require_ranks(self, plan: ExecutablePlan | RunnableDemand) -> None:
+        """Refuse what is for another number of ranks."""
 
     def mail(self, name: str) -> DemandMail | None:
         """Messages to the other processes; None where all ranks are in this one."""
+
+    @property
+    def measure(self) -> Measure | None:
+        """What makes calls of a program with the other processes; None where all ranks are in this one."""
 
     def end_all_at_exit(self, exit_code: int) -> None:
         """See to it that nobody is left behind."""
@@ -197,30 +203,61 @@ def run_demand_schedule(session: DemandSession, file: Path, seed: int, repeats: 
 
 
 def run_demand_program(
-    file: Path, demand_file: Path, seed: int, repeats: int, *, shuffled: bool, as_json: bool
-) -> None:  # fmt: skip
-    """Run the program of a demand on data with all ranks in this process, and compare.
+    session: DemandSession, file: Path, demand_file: Path, values: dict[str, Any], *, as_json: bool
+) -> None:
+    """Run the program of a demand on data, and compare.
+
+    Parameters
+    ----------
+    session
+        The ranks, or one of them.
+    file, demand_file
+        XML file or plan, and the demand that it is for.
+    values
+        Options of ``taccl run``.
+    as_json
+        Whether the result is JSON.
 
     Raises
     ------
     InputError
         If a file is wrong, the program is not for the demand, or the data do not fit into memory.
     InvalidArtifact
-        If an element is wrong, or the program comes to a stop.
+        If an element is wrong, the program comes to a stop, or a rank does not answer.
     """
     from taccl_py.demand.msccl_collective import read_demand_file
     from taccl_py.execute.demand_programs import read_demand_program
     from taccl_py.execute.demand_programs import run_demand_program as run_program
+    from taccl_py.execute.one_sided import OneSidedPlan
     from taccl_py.report.demands import demand_run_record
 
-    demand = read_demand_file(demand_file)
-    plan = read_demand_program(read_text(file), str(file), demand)
+    def read() -> tuple[DataDemand, ExecutablePlan]:
+        demand = read_demand_file(demand_file)
+        plan = read_demand_program(read_text(file), str(file), demand)
+        if isinstance(plan, OneSidedPlan) and session.measure is not None:
+            raise InputError(
+                f"{values['executor']} executes XML files and schedules, but {file} is an MSCCL++ plan; leave --with out",
+                path="command line",
+                field="--with",
+            )
+        return demand, plan
+
+    demand, plan = session.share(read)
+    session.require_ranks(plan)
+    repeats: int = values["repeats"]
     try:
-        measured = run_program(plan, demand, repeats=repeats, seed=seed, shuffled=shuffled)
+        measured = run_program(
+            plan, demand, repeats=repeats, seed=values["seed"], shuffled=values["shuffle"],
+            timeout_seconds=values["timeout"], measure=session.measure,
+        )  # fmt: skip
     except InputError as error:
         raise InputError(error.what, path=str(demand_file)) from None
+    except InvalidArtifact as error:
+        session.end_all_at_exit(error.exit_code)
+        raise
     found = measured.comparison
-    _print_runs(demand_run_record(str(file), demand, repeats, measured.time_us, found.num_wrong), as_json=as_json)
+    if session.speaks:
+        _print_runs(demand_run_record(str(file), demand, repeats, measured.time_us, found.num_wrong), as_json=as_json)
     if found.first is not None:
         raise _wrong_results(file, found.num_wrong, str(found.first))
 

@@ -25,6 +25,7 @@ from taccl_py.units import parse_size
 if TYPE_CHECKING:
     from taccl_py.execute.demand import RunnableDemand
     from taccl_py.execute.demand_processes import DemandMail
+    from taccl_py.execute.demand_programs import Measure
     from taccl_py.execute.runs import Call, CallOutcome, Conditions
     from taccl_py.topology.model import Topology
 
@@ -34,7 +35,7 @@ _ALL = "all"
 _DEFAULT_SIZE = "1MB"
 # Parameters that mean something for the schedule of a demand.
 _OF_DEMANDS = ("file", "executor", "backend", "timeout", "seed", "repeats", "as_json")
-_OF_DEMAND_PROGRAMS = ("file", "executor", "demand", "seed", "repeats", "shuffle", "as_json")
+_OF_DEMAND_PROGRAMS = ("file", "executor", "demand", "backend", "timeout", "seed", "repeats", "shuffle", "as_json")
 _PLACEMENTS = {"in": (True,), "out": (False,)}
 
 
@@ -94,7 +95,7 @@ class _RunFile:
     "--demand",
     type=click.Path(path_type=Path),
     default=None,
-    help="Demand of an XML file or a plan that is for one (local); it runs at the demand's own size and type.",
+    help="Demand of an XML file or a plan (local) that is for one; it runs at the demand's own size and type.",
 )
 @click.option(
     "--runtime",
@@ -147,16 +148,8 @@ def run_command(file: Path, executor: str, as_json: bool, **values: Any) -> int:
                 refuse_others(_OF_DEMANDS, str(file))
                 run_demand_schedule(session, file, values["seed"], values["repeats"], as_json=as_json)
             elif values["demand"] is not None:
-                _require_here(executor)
                 refuse_others(_OF_DEMAND_PROGRAMS, str(values["demand"]))
-                run_demand_program(
-                    file,
-                    values["demand"],
-                    values["seed"],
-                    values["repeats"],
-                    shuffled=values["shuffle"],
-                    as_json=as_json,
-                )
+                run_demand_program(session, file, values["demand"], values, as_json=as_json)
             else:
                 _run(session, file, values, as_json=as_json)
         finally:
@@ -179,16 +172,6 @@ def _refuse_demand(file: Path, demand: Path | None) -> None:
         )
 
 
-def _require_here(executor: str) -> None:
-    """Refuse programs of demands in several processes."""
-    if executor != _LOCAL:
-        raise InputError(
-            f"is for --with {_LOCAL}, and a demand's schedule is for mpi and torch too; leave --with out",
-            path="command line",
-            field="--demand",
-        )
-
-
 class _Session(Protocol):
     """The ranks, or one of them."""
 
@@ -201,6 +184,10 @@ class _Session(Protocol):
 
     def mail(self, name: str) -> DemandMail | None:
         """Messages of the schedule of a demand; None where all ranks are here."""
+
+    @property
+    def measure(self) -> Measure | None:
+        """What makes calls of the program of a demand; None where all ranks are here."""
 
     def require_ranks(self, plan: ExecutablePlan | RunnableDemand) -> None:
         """Refuse a plan for another number of ranks."""
@@ -219,6 +206,7 @@ class _Here:
     """All ranks in this process."""
 
     speaks = True
+    measure = None
 
     def share(self, make: Callable[[], _Made]) -> _Made:
         """Return what is made."""
@@ -250,6 +238,12 @@ def _open_session(executor: str, values: dict[str, Any]) -> _Session:
         raise InputError(f"is for --with {_TORCH}; leave it out", path="command line", field="--backend")
     if values["shuffle"] and executor != _LOCAL:
         raise InputError(f"is for --with {_LOCAL}; leave it out", path="command line", field="--shuffle")
+    if values["demand"] is not None and executor == _MSCCLPP:
+        raise InputError(
+            f"is not for --with {_MSCCLPP}, which calls collectives; leave --with out, and the plan runs with all ranks in this process",
+            path="command line",
+            field="--demand",
+        )
     if executor == _MPI:
         from taccl_py.execute.mpi import MpiSession
 

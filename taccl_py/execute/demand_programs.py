@@ -1,4 +1,4 @@
-"""Run programs of demands on real data, all ranks in this process: legacy MSCCL's ``custom`` XML, and MSCCL++ plans.
+"""Run programs of demands on real data: legacy MSCCL's ``custom`` XML, and, with all ranks in this process, MSCCL++ plans.
 
 They run as programs of collectives do, with the slots, slices and signals of their runtime, in buffers as long as the demand says. What comes
 out is compared with what the demand promises, computed from the inputs alone.
@@ -6,6 +6,7 @@ out is compared with what the demand promises, computed from the inputs alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from taccl_py.demand import DataDemand
 from taccl_py.errors import InputError
 from taccl_py.execute.arithmetic import Array
 from taccl_py.execute.compare import ElementRow, ResultCheck, compare_elements, total
+from taccl_py.execute.data import CallData
 from taccl_py.execute.demand import draw_inputs, promised_outputs
 from taccl_py.execute.memory import RankMemory
 from taccl_py.execute.one_sided import OneSidedPlan, is_one_sided, read_one_sided
@@ -42,8 +44,19 @@ def read_demand_program(text: str, name: str, demand: DataDemand) -> ExecutableP
     return read_plan(text, name, demand=demand)
 
 
+# Makes calls with some data: `taccl_py.execute.runs.measure_local`, or the method of that name of the ranks under a launcher.
+Measure = Callable[[ExecutablePlan, SizeCut, Sequence[CallData], Conditions], Measured]
+
+
 def run_demand_program(
-    plan: ExecutablePlan, demand: DataDemand, *, repeats: int = 1, seed: int = 0, shuffled: bool = False
+    plan: ExecutablePlan,
+    demand: DataDemand,
+    *,
+    repeats: int = 1,
+    seed: int = 0,
+    shuffled: bool = False,
+    timeout_seconds: float = 30.0,
+    measure: Measure | None = None,
 ) -> Measured:
     """Run a program of a demand, call after call with new data, and compare.
 
@@ -55,6 +68,10 @@ def run_demand_program(
         Number of calls, and the seed of the first one's data.
     shuffled
         Whether threadblocks take turns at random.
+    timeout_seconds
+        How long nothing may move before that counts as a stop (processes).
+    measure
+        Where one process runs each rank, what makes the calls there. None: all ranks are in this process.
 
     Raises
     ------
@@ -65,12 +82,13 @@ def run_demand_program(
     """
     longest = max(*demand.input_bytes, *demand.output_bytes)
     elements = longest // max(plan.input_chunks, plan.output_chunks) // demand.element_bytes
-    calls = [DemandData(demand, elements, seed + number) for number in range(repeats)]
-    conditions = Conditions(LEGACY, repeats, seed, shuffled=shuffled)
+    here = demand.num_ranks if measure is None else 1
+    calls = [DemandData(demand, elements, seed + number, here) for number in range(repeats)]
+    conditions = Conditions(LEGACY, repeats, seed, shuffled=shuffled, timeout_seconds=timeout_seconds)
     if isinstance(plan, OneSidedPlan):
         return measure_one_sided(plan, SizeCut(elements, elements, 1), calls, conditions)
     cut = cut_chunks(plan, elements, DataType(demand.dtype), LEGACY)
-    return measure_local(plan, cut, calls, conditions)
+    return (measure or measure_local)(plan, cut, calls, conditions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +100,7 @@ class _DrawnData:
 
 
 class DemandData:
-    """Data of a call of a program for a demand: drawn when the first rank begins, and let go when the last one has been compared.
+    """Data of a call of a program for a demand: drawn when the first rank here begins, and let go when the last one has been compared.
 
     Parameters
     ----------
@@ -92,15 +110,17 @@ class DemandData:
         Elements of a chunk of the program.
     seed
         Of the inputs.
+    num_ranks
+        Ranks in this process.
     """
 
     operator, in_place = Operator.SUM, False
 
-    def __init__(self, demand: DataDemand, chunk_elements: int, seed: int) -> None:
+    def __init__(self, demand: DataDemand, chunk_elements: int, seed: int, num_ranks: int) -> None:
         self.data_type = DataType(demand.dtype)
         self._demand, self._chunk_elements, self._seed = demand, chunk_elements, seed
         self._drawn: _DrawnData | None = None
-        self._to_compare = demand.num_ranks
+        self._to_compare = num_ranks
 
     def fill(self, memory: RankMemory, rank: int, *, scratch: bool = True) -> None:
         """Give a rank its input and nothing else; without `scratch`, with what there is in scratch."""

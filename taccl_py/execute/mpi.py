@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ import numpy as np
 from taccl_py.errors import InputError, InvalidArtifact, PackageMissing, TacclError, Violation
 from taccl_py.execute.arithmetic import Array, NumpyCells, storage_type
 from taccl_py.execute.compare import ResultCheck, total
+from taccl_py.execute.data import CallData
 from taccl_py.execute.demand import RunnableDemand
 from taccl_py.execute.demand_processes import DemandMail, MpiMail
 from taccl_py.execute.engine import ExecutedBlock, MessageQueue, ThreadblockEngine, Transport, count_messages
@@ -295,15 +296,26 @@ class MpiSession:
         """
         cut = cut_size(plan, call.size_bytes, call.data_type, conditions.runtime)
         data = collective_data(plan, cut, call, conditions.seed)
-        memory = RankMemory(plan, cut, NumpyCells(call.data_type), self.rank, in_place=call.in_place)
+        return make_outcome(plan, call, cut, self.measure(plan, cut, [data] * conditions.repeats, conditions))
+
+    def measure(
+        self, plan: ExecutablePlan, cut: SizeCut, calls: Sequence[CallData], conditions: Conditions
+    ) -> Measured:
+        """Make calls with these data, one after the other; every process calls this with the same arguments.
+
+        Raises
+        ------
+        InvalidArtifact
+            As `run` raises it.
+        """
+        cells = NumpyCells(calls[0].data_type)
+        memory = RankMemory(plan, cut, cells, self.rank, in_place=calls[0].in_place)
         credit = _plan_credit(plan, cut, conditions.runtime.fifo_slots[plan.protocol])
         seconds, found = 0.0, []
-        for _ in range(conditions.repeats):
+        for data in calls:
             data.fill(memory, self.rank)
-            messages = _Messages(self._mpi, self._data, credit, call.data_type)
-            engine = ThreadblockEngine(
-                plan, cut, {self.rank: memory}, messages, call.operator, NumpyCells(call.data_type)
-            )
+            messages = _Messages(self._mpi, self._data, credit, data.data_type)
+            engine = ThreadblockEngine(plan, cut, {self.rank: memory}, messages, data.operator, cells)
             self._barrier(plan.name, conditions.timeout_seconds)
             report = self._run_once(engine, messages, conditions.timeout_seconds)
             if report.good:
@@ -312,7 +324,7 @@ class MpiSession:
             reports = self._settle(plan.name, report, conditions.timeout_seconds)
             seconds += max(one.seconds for one in reports)
             found += [one.comparison for one in reports if one.comparison is not None]
-        return make_outcome(plan, call, cut, Measured(1e6 * seconds / conditions.repeats, total(found)))
+        return Measured(1e6 * seconds / len(calls), total(found))
 
     def end_all_at_exit(self, exit_code: int) -> None:
         """End all processes when this one ends: after a run that did not come to its end they would wait for each other."""

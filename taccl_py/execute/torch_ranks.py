@@ -7,18 +7,19 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
 from taccl_py.errors import InputError, InvalidArtifact, TacclError, Violation
 from taccl_py.execute.compare import total
+from taccl_py.execute.data import CallData
 from taccl_py.execute.demand import RunnableDemand
 from taccl_py.execute.demand_processes import DemandMail, TorchMail
 from taccl_py.execute.engine import ThreadblockEngine
 from taccl_py.execute.memory import RankMemory
-from taccl_py.execute.plan import Backend, ExecutablePlan, cut_size
+from taccl_py.execute.plan import Backend, ExecutablePlan, SizeCut, cut_size
 from taccl_py.execute.rounds import Mailbox, Round, find_rounds
 from taccl_py.execute.runs import Call, CallOutcome, Conditions, Measured, collective_data, make_outcome
 from taccl_py.execute.torch_cells import TorchCells, load_torch
@@ -157,18 +158,31 @@ class TorchSession:
             If the program comes to a stop or does what cannot be done, or a rank does not answer.
         """
         cut = cut_size(plan, call.size_bytes, call.data_type, conditions.runtime)
-        slots = conditions.runtime.fifo_slots[plan.protocol]
-        rounds = find_rounds(plan, cut, slots, in_place=call.in_place)
         data = collective_data(plan, cut, call, conditions.seed)
+        return make_outcome(plan, call, cut, self.measure(plan, cut, [data] * conditions.repeats, conditions))
+
+    def measure(
+        self, plan: ExecutablePlan, cut: SizeCut, calls: Sequence[CallData], conditions: Conditions
+    ) -> Measured:
+        """Make calls with these data, one after the other; every process calls this with the same arguments.
+
+        Raises
+        ------
+        InvalidArtifact
+            As `run` raises it.
+        """
+        in_place = calls[0].in_place
+        slots = conditions.runtime.fifo_slots[plan.protocol]
+        rounds = find_rounds(plan, cut, slots, in_place=in_place)
         wire = self.open_wire()
-        cells = wire.cells(call.data_type)
-        memory = RankMemory(plan, cut, cells, self.rank, in_place=call.in_place)
+        cells = wire.cells(calls[0].data_type)
+        memory = RankMemory(plan, cut, cells, self.rank, in_place=in_place)
         seconds, found = 0.0, []
         try:
-            for _ in range(conditions.repeats):
+            for data in calls:
                 data.fill(memory, self.rank)
                 mailbox = Mailbox(slots)
-                engine = ThreadblockEngine(plan, cut, {self.rank: memory}, mailbox, call.operator, cells)
+                engine = ThreadblockEngine(plan, cut, {self.rank: memory}, mailbox, data.operator, cells)
                 self._distributed.barrier()
                 own = wire.measure(
                     partial(self._run_rounds, wire, rounds, engine, mailbox, cells), conditions.timeout_seconds
@@ -182,7 +196,7 @@ class TorchSession:
             self._is_stuck = isinstance(wire, NcclWire)
             late = isinstance(error, TimeoutError)
             raise InvalidArtifact(plan.name, self._explain(conditions.timeout_seconds, late=late)) from None
-        return make_outcome(plan, call, cut, Measured(1e6 * seconds / conditions.repeats, total(found)))
+        return Measured(1e6 * seconds / len(calls), total(found))
 
     def end_all_at_exit(self, exit_code: int) -> None:
         """Torchrun ends the others when one ends with an error; work that is stuck on a GPU must not keep it from that.

@@ -7,25 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
-import numpy as np
-
 from taccl_py.collective import Address, Buffer, Collective, Kind
+from taccl_py.schedule.ir import block_borders
 from taccl_py.schedule.layout import Scratch, UntimedMessage
-
-
-def block_borders(groups: Iterable[Sequence[int]]) -> list[int]:
-    """Chunks at which a run of any group begins, or before which one ends, in order; runs are chunks that follow each other."""
-    several = list(groups)
-    chunks = np.fromiter(chain.from_iterable(several), dtype=np.int64)
-    if not len(chunks):
-        return []
-    is_first = np.empty(len(chunks), dtype=bool)
-    is_first[1:] = chunks[1:] != chunks[:-1] + 1
-    firsts = np.cumsum([0, *(len(group) for group in several)])[:-1]
-    is_first[firsts[firsts < len(chunks)]] = True
-    is_last = np.append(is_first[1:], True)
-    found: list[int] = np.unique(np.concatenate([chunks[is_first], chunks[is_last] + 1])).tolist()
-    return found
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from functools import cached_property
 from operator import attrgetter
 
 from taccl_py.collective import Address, Buffer, Collective
-from taccl_py.schedule.blocks import block_borders
 from taccl_py.tolerances import LAST_DIGITS, RELATIVE
 from taccl_py.topology.model import Topology
 from taccl_py.units import algbw_gbps
@@ -218,6 +217,20 @@ def steps_of(topology: Topology, messages: Sequence[Message]) -> tuple[int, ...]
         for chunk in chunks:
             _note_arrival(there[chunk], arrival)
     return tuple(steps)
+
+
+def block_borders(groups: Iterable[Iterable[int]]) -> list[int]:
+    """Chunks at which a run of any group begins, or before which one ends, in order; runs are chunks that follow each other."""
+    found = set[int]()
+    for group in groups:
+        following = -1
+        for chunk in group:
+            if chunk != following:
+                found.add(chunk)
+                found.add(following)
+            following = chunk + 1
+        found.add(following)
+    return sorted(found - {-1})
 
 
 def _note_arrival(known: list[tuple[float, int]], arrival: tuple[float, int]) -> None:

@@ -123,6 +123,10 @@ def test_the_root_is_found_or_given(taccl, folder):
         (("algorithm.xml", "--size", "1TiB"), ["--size", "write a smaller size"]),
         (("algorithm.xml", "--with", "magic"), ["--with", "local"]),
         (("algorithm.xml", "--with", "mpi", "--shuffle"), ["--shuffle", "leave it out"]),
+        (
+            ("plan.json", "--with", "mscclpp", "--demand", "my.json"),
+            ["--demand", "not for --with mscclpp", "leave --with out"],
+        ),
         (("nothing.xml",), ["nothing.xml", "no such file"]),
     ],
 )

@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from taccl_py.collective import Kind
+from taccl_py.demand.files import write_demand as write_demand_file
+from taccl_py.lowering.demand_xml import lower_demand_program
 from taccl_py.lowering.lower import LoweringOptions
+from taccl_py.lowering.msccl_xml import emit_xml
 from taccl_py.pipeline.deliver import lower_and_verify
 from taccl_py.pipeline.resolve import Request
 from taccl_py.pipeline.search import synthesize
-from taccl_py.runtimes import EXECUTOR
+from taccl_py.runtimes import EXECUTOR, LEGACY
 from taccl_py.schedule.demand_files import write_demand_schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.demands import solve_demand
@@ -60,6 +63,17 @@ def write_demand(folder, *, leave_out=0):
     path = folder / "schedule.json"
     path.write_text(write_demand_schedule(schedule), encoding="utf-8")
     return path
+
+
+def write_demand_program(folder, *, without=""):
+    """Write the XML of a demand, but for its steps of one kind, and the demand; return the words that name them."""
+    schedule = solve_demand(full(4), demand_of(4, MIXED, "float32"), QUICK).schedule
+    text = emit_xml(lower_demand_program(schedule, LEGACY), LEGACY)
+    program, demand = folder / "algorithm.xml", folder / "my.json"
+    lines = [line for line in text.splitlines() if not without or f'type="{without}"' not in line]
+    program.write_text("\n".join(lines), encoding="utf-8")
+    demand.write_text(write_demand_file(schedule.demand), encoding="utf-8")
+    return program, "--demand", demand
 
 
 def errors(ended):

@@ -8,7 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.execute.processes import ROOT, errors, run_processes, write, write_demand, write_samples
+from taccl_py.demand.files import write_demand as write_demand_file
+from taccl_py.lowering.mscclpp.demand import lower_demand_plan
+from taccl_py.synthesis.demands import solve_demand
+from tests.demand.cases import MIXED, QUICK, demand_of, full
+from tests.execute.processes import (
+    ROOT,
+    errors,
+    run_processes,
+    write,
+    write_demand,
+    write_demand_program,
+    write_samples,
+)
 from tests.instances import quiet_pulp
 from tests.patience import assert_took
 from tests.verify.msccl.files import (
@@ -231,3 +243,30 @@ def test_a_demand_that_is_not_met_is_told_once(tmp_path):
     assert ended.code != 0
     (sentence,) = errors(ended)
     assert "elements are wrong; rank" in sentence
+
+
+def test_the_program_of_a_demand_runs_among_processes(tmp_path):
+    ended = under_mpi(4, "run", *write_demand_program(tmp_path), "--with", "mpi", "--repeats", 2, "--json")
+    assert ended.code == 0, ended.err
+    assert (ended.json["demand"], ended.json["num_wrong"]) == ("my", 0)
+
+
+@pytest.mark.slow
+def test_the_program_of_a_demand_that_waits_for_ever_is_told_once(tmp_path):
+    words = write_demand_program(tmp_path, without="s")
+    ended = under_mpi(4, "run", *words, "--with", "mpi", "--timeout", 2)
+    assert ended.code != 0
+    (sentence,) = errors(ended)
+    assert "algorithm.xml" in sentence
+
+
+def test_a_plan_of_a_demand_is_not_for_processes(tmp_path):
+    demand = demand_of(4, MIXED, "float32")
+    plan, file = tmp_path / "plan.json", tmp_path / "my.json"
+    plan.write_text(lower_demand_plan(solve_demand(full(4), demand, QUICK).schedule).text, encoding="utf-8")
+    file.write_text(write_demand_file(demand), encoding="utf-8")
+    ended = under_mpi(1, "run", plan, "--demand", file, "--with", "mpi")
+    assert ended.code == 2
+    (sentence,) = errors(ended)
+    assert "mpi executes XML files and schedules" in sentence
+    assert "plan.json is an MSCCL++ plan; leave --with out" in sentence

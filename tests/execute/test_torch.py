@@ -11,7 +11,7 @@ from taccl_py.execute.arithmetic import combine, decode
 from taccl_py.execute.plan import DataType, Operator
 from taccl_py.execute.promise import CallTask, draw_input
 from taccl_py.execute.torch_cells import TorchCells, load_torch
-from tests.execute.processes import errors, run_processes, write, write_demand, write_samples
+from tests.execute.processes import errors, run_processes, write, write_demand, write_demand_program, write_samples
 from tests.instances import quiet_pulp
 from tests.patience import assert_took
 from tests.verify.msccl.files import ring_allreduce
@@ -149,3 +149,18 @@ def test_a_demand_that_is_not_met_is_told_once(tmp_path):
     assert ended.code != 0
     (sentence,) = errors(ended)
     assert "elements are wrong; rank" in sentence
+
+
+def test_the_program_of_a_demand_runs_among_processes(tmp_path):
+    ended = in_copies(4, "run", *write_demand_program(tmp_path), "--with", "torch", "--repeats", 2, "--json")
+    assert ended.code == 0, ended.err
+    assert (ended.json["demand"], ended.json["num_wrong"]) == ("my", 0)
+
+
+@pytest.mark.slow
+def test_the_program_of_a_demand_that_waits_for_ever_is_told_once(tmp_path):
+    words = write_demand_program(tmp_path, without="s")
+    ended = in_copies(4, "run", *words, "--with", "torch", "--timeout", 2)
+    assert ended.code != 0
+    (sentence,) = errors(ended)
+    assert "algorithm.xml" in sentence

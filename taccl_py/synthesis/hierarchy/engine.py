@@ -63,7 +63,9 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
         uneven += mended_schedules(demand, bound, options.limits.within(deadline.left - kept), events, writer, known_us)
     known = [*uneven, *on_lanes]
     # Lanes that are left seldom divide a size; nothing that crosses all of them is near what they do.
-    found = known if on_lanes else [*known, *written(demand, bound, options.limits.within(deadline.left), events, known)]
+    found = (
+        known if on_lanes else [*known, *written(demand, bound, options.limits.within(deadline.left), events, known)]
+    )
     if not found:
         count = demand.chunks_per_rank
         chunks = "" if count is None else f", or its lanes cannot share {count} chunks a rank (leave --chunks out)"
