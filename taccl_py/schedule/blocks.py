@@ -91,7 +91,7 @@ class ChunkBlocks:
 
     def output_address(self, block: int, rank: int) -> Address | None:
         """Address of a block that a rank wants in the end, or None; blocks count as one cell each."""
-        if self.reduces:
+        if self.collective.kind is Kind.ALLREDUCE:
             return Address(Buffer.OUTPUT, block)
         return self._cell(self._outputs, self.collective.output_address, block, rank)
 

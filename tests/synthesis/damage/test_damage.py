@@ -1,6 +1,7 @@
 """Damaged machines: the whole machine behind them, and schedules that are right and near their bounds."""
 
 import math
+import threading
 from dataclasses import replace
 
 import pytest
@@ -8,9 +9,11 @@ import pytest
 from taccl_py.collective import Kind
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import demand_bound
+from taccl_py.synthesis.damage import mending
 from taccl_py.synthesis.damage.healing import healed, link_images
 from taccl_py.synthesis.damage.mending import mended_schedules
 from taccl_py.synthesis.damage.params import PARAMS
+from taccl_py.synthesis.damage.reweigh import weighed_plans
 from taccl_py.synthesis.engine import Demand, Events
 from taccl_py.synthesis.hierarchy.engine import written
 from taccl_py.topology.catalog import load_topology
@@ -127,10 +130,14 @@ def test_an_allreduce_loses_as_much_as_the_lanes_do():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("damage", "gap"), [(NIC_SLOW, 0.16), (NIC_GONE, 0.21)], ids=["slow", "gone"])
-def test_an_allgather_is_near_its_bound(damage, gap):
+@pytest.mark.parametrize(
+    ("nodes", "damage", "gap"),
+    [(2, NIC_SLOW, 0.15), (2, NIC_GONE, 0.145), (4, NIC_SLOW, 0.17), (4, NIC_GONE, 0.145)],
+    ids=["two-slow", "two-gone", "four-slow", "four-gone"],
+)
+def test_an_allgather_is_near_its_bound(nodes, damage, gap):
     """What lanes carry for the damaged one goes with their own, so that ports are as evenly busy as on the whole machine."""
-    schedule, bound = mended(degraded(load_topology("ndv4", 2), damage), Kind.ALLGATHER, 64 * MIB)
+    schedule, bound = mended(degraded(load_topology("ndv4", nodes), damage), Kind.ALLGATHER, 64 * MIB)
     assert verify_schedule(schedule) == ()
     assert schedule.makespan_us <= bound.time_us * (1 + gap)
 
@@ -156,3 +163,34 @@ def test_plans_of_the_whole_machine_are_sought_for_a_part_of_the_time():
     assert mended_schedules(demand, bound, LIMITS, Events(), writer, math.inf)
     ((seconds, _),) = sought
     assert seconds == pytest.approx(PARAMS.whole_part * LIMITS.seconds, rel=0.2)
+
+
+def test_weights_of_no_further_plan_are_sought_when_time_is_over(monkeypatch):
+    demand, weighed = Demand(degraded(cluster(2, 4), NIC_GONE), Kind.ALLREDUCE, float(MIB)), []
+    limits = Limits(seconds=60.0, workers=1, stop=threading.Event())
+
+    def writer(demand, bound, _, events):
+        found = written(demand, bound, LIMITS, events)
+        limits.stop.set()
+        return found
+
+    def recorded(plan, demand, within):
+        for each in weighed_plans(plan, demand, within):
+            weighed.append(plan)
+            yield each
+
+    monkeypatch.setattr(mending, "weighed_plans", recorded)
+    bound = demand_bound(demand.topology, demand.kind, 0, demand.size_bytes, LIMITS)
+    (schedule,) = mended_schedules(demand, bound, limits, Events(), writer)
+    assert len(weighed) == 1
+    assert verify_schedule(schedule) == ()
+
+
+def test_plans_of_too_many_messages_are_left_out():
+    demand = Demand(cluster(2, 4), Kind.BROADCAST, float(MIB))
+    bound = demand_bound(demand.topology, demand.kind, 0, demand.size_bytes, LIMITS)
+    every = written(demand, bound, LIMITS, Events())
+    most = sorted(len(schedule.messages) for schedule in every)[len(every) // 2]
+    few = written(demand, bound, LIMITS, Events(), most_messages=most)
+    assert few
+    assert max(len(schedule.messages) for schedule in few) <= most < max(len(schedule.messages) for schedule in every)
