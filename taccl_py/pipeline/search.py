@@ -154,11 +154,18 @@ def _timed(seconds: dict[str, float], stage: str, events: Events) -> Iterator[No
     seconds[stage] = time.monotonic() - begun
 
 
+# Kept on a schedule, which never changes, and on its copies with other provenance.
+_ACCEPTED = "_accepted"
+
+
 def require_valid(schedule: Schedule, name: str = "schedule") -> None:
-    """Raise InvalidArtifact, which calls the schedule by this name, if the verifier rejects it."""
+    """Raise InvalidArtifact, which calls the schedule by this name, if the verifier rejects it; one that it has accepted stays accepted."""
+    if _ACCEPTED in vars(schedule):
+        return
     violations = verify_any(schedule)
     if violations:
         raise InvalidArtifact(name, violations)
+    vars(schedule)[_ACCEPTED] = True
 
 
 def chosen_instead(synthesis: Synthesis, schedule: Schedule) -> Synthesis:

@@ -196,10 +196,10 @@ def _read_message(fields: Fields, topology: Topology, collective: Collective) ->
 
 
 def _read_chunks(fields: Fields, key: str, collective: Collective) -> tuple[int, ...]:
-    chunks = tuple(fields.integers(key, least=0))
+    chunks, number = tuple(fields.integers(key, least=0)), collective.num_chunks
     for place, chunk in enumerate(chunks):
-        if chunk >= collective.num_chunks:
-            fields.fail(f"{key}/{place}", f"found {chunk}, but chunks are 0..{collective.num_chunks - 1}")
+        if chunk >= number:
+            fields.fail(f"{key}/{place}", f"found {chunk}, but chunks are 0..{number - 1}")
     return chunks
 
 

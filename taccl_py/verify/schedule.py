@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from taccl_py.collective import ROOTED, Address, Buffer, Kind
@@ -55,10 +55,7 @@ def verify_schedule(schedule: Schedule, *, kind: Kind | None = None, root: int |
         _check_durations(schedule, usable, report)
         _check_overlaps(schedule, usable, report)
         _check_places(schedule, usable, report)
-        if schedule.collective.reduces:
-            _check_sums(schedule, usable, report)
-        else:
-            _check_copies(schedule, usable, report)
+        _check_data(schedule, usable, report)
     return report.violations()
 
 
@@ -317,13 +314,47 @@ def _arrival_us(message: Message) -> float:
     return max(message.end_us - slack_us, message.start_us)
 
 
-def _check_copies(schedule: Schedule, usable: tuple[int, ...], report: _Violations) -> None:
+@dataclass(frozen=True, slots=True)
+class _CheckedChunks:
+    """Chunks that are looked at: which, and those of them that every message carries."""
+
+    chunks: Sequence[int]
+    carried: Sequence[Sequence[int]]
+
+
+def _check_data(schedule: Schedule, usable: tuple[int, ...], report: _Violations) -> None:
+    """What ranks hold is right at all times; of chunks to which exactly the same happens one is looked at, and all if that one is wrong."""
+    check = _check_sums if schedule.collective.reduces else _check_copies
+    found = _Violations(schedule)
+    check(schedule, usable, found, _different_chunks(schedule, usable))
+    if found.violations():
+        every = range(schedule.collective.num_chunks)
+        check(schedule, usable, report, _CheckedChunks(every, [message.chunks for message in schedule.messages]))
+
+
+def _different_chunks(schedule: Schedule, usable: tuple[int, ...]) -> _CheckedChunks:
+    """One of all chunks that begin at the same rank, are wanted by the same ranks, and go in the same messages."""
+    collective = schedule.collective
+    taken: list[list[int]] = [[] for _ in range(collective.num_chunks)]
+    for index in usable:
+        for chunk in schedule.messages[index].chunks:
+            taken[chunk].append(index)
+    first: dict[tuple[object, ...], int] = {}
+    for chunk, messages in enumerate(taken):
+        source = None if collective.reduces else collective.source[chunk]
+        first.setdefault((source, collective.wanted[chunk], *messages), chunk)
+    kept = set(first.values())
+    carried = [[chunk for chunk in message.chunks if chunk in kept] for message in schedule.messages]
+    return _CheckedChunks(sorted(kept), carried)
+
+
+def _check_copies(schedule: Schedule, usable: tuple[int, ...], report: _Violations, checked: _CheckedChunks) -> None:
     """Routed: a rank sends only what it holds, receives nothing twice, and ends with all that it wants."""
     collective = schedule.collective
     held: list[set[int]] = [set() for _ in range(collective.num_ranks)]
-    for chunk, source in enumerate(collective.source):
-        held[source].add(chunk)
-    arrivals = _arrivals(schedule, usable)
+    for chunk in checked.chunks:
+        held[collective.source[chunk]].add(chunk)
+    arrivals = _arrivals(schedule, usable, checked)
     for event in _events(schedule, usable):
         message = schedule.messages[event.index]
         link = schedule.topology.links[message.link]
@@ -334,7 +365,7 @@ def _check_copies(schedule: Schedule, usable: tuple[int, ...], report: _Violatio
                     "nothing-to-reduce",
                     f"is a reduce message; {collective.kind} sums nothing, it must copy",
                 )
-            for chunk in message.chunks:
+            for chunk in checked.carried[event.index]:
                 if chunk not in held[link.src]:
                     later = [t for t in arrivals.get((chunk, link.src), ()) if t > message.start_us]
                     when = f"gets it only at {_time(min(later))}; start it then or later" if later else "never gets it"
@@ -345,7 +376,7 @@ def _check_copies(schedule: Schedule, usable: tuple[int, ...], report: _Violatio
                         f"which rank {link.src} does not hold then: it {when}",
                     )
             continue
-        for chunk in message.chunks:
+        for chunk in checked.carried[event.index]:
             if chunk in held[link.dst]:
                 report.message(
                     event.index,
@@ -354,20 +385,22 @@ def _check_copies(schedule: Schedule, usable: tuple[int, ...], report: _Violatio
                     "which holds it already; leave it out",
                 )
             held[link.dst].add(chunk)
-    for chunk, wanting in enumerate(collective.wanted):
-        for rank in wanting:
+    for chunk in checked.chunks:
+        for rank in collective.wanted[chunk]:
             if chunk not in held[rank]:
                 report.rank(
                     rank, "missing", f"{collective.describe_chunk(chunk)} never arrives; some message must bring it"
                 )
 
 
-def _arrivals(schedule: Schedule, usable: tuple[int, ...]) -> dict[tuple[int, int], list[float]]:
+def _arrivals(
+    schedule: Schedule, usable: tuple[int, ...], checked: _CheckedChunks
+) -> dict[tuple[int, int], list[float]]:
     """Times at which each chunk arrives at each rank, by (chunk, rank)."""
     found: dict[tuple[int, int], list[float]] = {}
     for index in usable:
         message = schedule.messages[index]
-        for chunk in message.chunks:
+        for chunk in checked.carried[index]:
             found.setdefault((chunk, schedule.topology.links[message.link].dst), []).append(message.end_us)
     return found
 
@@ -387,25 +420,26 @@ class _Contributions:
     def store(self, chunk: int, rank: int, contributions: int) -> None:
         self._held[rank][chunk] = contributions
 
-    def load(self, index: int, message: Message, src: int) -> tuple[int, ...]:
-        """Return what a message carries: what its sender held when first asked, which is at its start."""
+    def load(self, index: int, chunks: Sequence[int], src: int) -> tuple[int, ...]:
+        """Return what a message carries of its chunks: what its sender held when first asked, which is at its start."""
         carried = self._carried.get(index)
         if carried is None:
-            carried = self._carried[index] = tuple(self.held(chunk, src) for chunk in message.chunks)
+            carried = self._carried[index] = tuple(self.held(chunk, src) for chunk in chunks)
         return carried
 
 
-def _check_sums(schedule: Schedule, usable: tuple[int, ...], report: _Violations) -> None:
+def _check_sums(schedule: Schedule, usable: tuple[int, ...], report: _Violations, checked: _CheckedChunks) -> None:
     """Combining: no contribution is counted twice, and ranks that want a sum end with every contribution in it."""
     collective = schedule.collective
     sums = _Contributions(collective.num_ranks)
     for event in _events(schedule, usable):
         message = schedule.messages[event.index]
         link = schedule.topology.links[message.link]
-        carried = sums.load(event.index, message, link.src)
+        chunks = checked.carried[event.index]
+        carried = sums.load(event.index, chunks, link.src)
         if event.is_start:
             continue
-        for chunk, contributions in zip(message.chunks, carried, strict=True):
+        for chunk, contributions in zip(chunks, carried, strict=True):
             held = sums.held(chunk, link.dst)
             if message.reduce:
                 if contributions & held:
@@ -423,8 +457,8 @@ def _check_sums(schedule: Schedule, usable: tuple[int, ...], report: _Violations
                 state = "complete" if held == sums.complete else "the same partial sum"
                 report.message(event.index, "redundant", f"stores {where}, which is {state} already; leave it out")
             sums.store(chunk, link.dst, contributions)
-    for chunk, wanting in enumerate(collective.wanted):
-        for rank in wanting:
+    for chunk in checked.chunks:
+        for rank in collective.wanted[chunk]:
             absent = sums.complete & ~sums.held(chunk, rank)
             if absent:
                 report.rank(

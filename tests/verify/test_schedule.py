@@ -326,6 +326,24 @@ def test_a_rank_sends_no_chunk_that_it_never_gets():
     assert "never gets it" in found[0].what
 
 
+def test_every_chunk_is_named_of_those_that_go_together():
+    topology = both_ways((0, 1))
+    messages = (Message(topology.links_between[0, 1][0], (0, 1), 0.0, 21.0),)
+    right = Schedule(topology, Collective(Kind.BROADCAST, 2, 2), MB, messages, ((), ()))
+    assert verify_schedule(right) == ()
+    missing = verify_schedule(replace(right, messages=()))
+    assert [(v.where, v.rule) for v in missing] == [("rank 1", "missing")] * 2
+    assert ["chunk 0" in missing[0].what, "chunk 1" in missing[1].what] == [True, True]
+
+
+def test_a_chunk_that_leaves_its_companions_is_looked_at():
+    topology = both_ways((0, 1))
+    link = topology.links_between[0, 1][0]
+    messages = (Message(link, (0, 1, 2), 0.0, 31.0), Message(link, (1,), 31.0, 42.0))
+    schedule = Schedule(topology, Collective(Kind.BROADCAST, 2, 4), MB, messages, ((), ()))
+    assert violations(schedule) == [("message 1 (0->1)", "redundant"), ("rank 1", "missing")]
+
+
 def test_one_missing_message_does_not_draw_a_tail_of_errors():
     found = violations(without(chain_broadcast(6, 1), 0))
     assert found == [("message 0 (1->2)", "not-held"), ("rank 1", "missing")]
