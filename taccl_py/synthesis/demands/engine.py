@@ -229,7 +229,8 @@ def _families(topology: Topology, demand: DataDemand, bound: Bound) -> Iterator[
         yield "flood", (run_backwards(topology, found) for found in floods)
     if len(classes) * len(topology.links) > PARAMS.most_looks and _is_direct(topology, classes):
         return
-    slowest_us = max(topology.resource_cost[r][1] for links in topology.resources_of for r in links)
+    rates_us = sorted({topology.resource_cost[r][1] for links in topology.resources_of for r in links} - {0.0})
+    slowest_us = min(rates_us[-1], PARAMS.slowest_factor * rates_us[0]) if rates_us else 0.0
     tried: set[tuple[tuple[int, ...], float]] = set()
     for count in PARAMS.trees:
         for shortness in PARAMS.shortness:

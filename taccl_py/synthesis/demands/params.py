@@ -19,6 +19,8 @@ class Params:
         Trees in the time of the bound, one after the other. Guess.
     pieces
         Pieces that follow each other on each tree. Guess.
+    slowest_factor
+        Links that are so many times slower than the fastest one or port do not make pieces smaller: what they carry is little. Guess.
     shortness
         Weights of a tree's length in time. Guess.
     most_messages
@@ -85,6 +87,7 @@ class Params:
     most_owners: int = 8
     trees: tuple[int, ...] = (1, 2, 4, 8, 16)
     pieces: tuple[int, ...] = (1, 4, 16, 64, 256)
+    slowest_factor: float = 32.0
     shortness: tuple[float, ...] = (0.001, 0.1, 10.0)
     most_messages: int = 60_000
     most_looks: int = 500_000

@@ -51,6 +51,22 @@ def test_one_slow_link_is_passed_by(monkeypatch):
     assert found.schedule.makespan_us <= 100.0
 
 
+def test_a_link_that_carries_next_to_nothing_cuts_nothing_into_small_pieces():
+    """Pieces that such a link could carry in time would be so many that nothing else is tried."""
+    machine = full(4, alpha=0.5, beta=20.0)
+    links = tuple(
+        replace(each, beta_us_per_mb=2e5) if (each.src, each.dst) == (0, 1) else each for each in machine.links
+    )
+    chunks = [
+        {"bytes": (rank + 1) * MB, "holds": [rank], "wants": [other]}
+        for rank in range(4)
+        for other in range(4)
+        if other != rank
+    ]
+    found = solve(replace(machine, links=links, symmetry=()), demand_of(4, chunks))
+    assert found.schedule.makespan_us <= 1.25 * found.bound.time_us
+
+
 def test_nothing_moves_where_all_is_there():
     found = solve(full(3), demand_of(3, [{"bytes": 5, "holds": [0, 1], "wants": [1]}]))
     assert found.schedule.messages == ()
