@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from taccl_py.api.arguments import names_arguments
-from taccl_py.api.policy import AUTO, DEMAND_ENGINES, DEMAND_LIMIT_S, budget
+from taccl_py.api.policy import AUTO, DEMAND_ENGINES, DEMAND_LIMIT_S, budget, default_seconds, scaled_seconds
 from taccl_py.demand import DataDemand, dtype_named
 from taccl_py.demand.counts import parse_skew
 from taccl_py.demand.files import read_demand_value
@@ -24,6 +24,7 @@ from taccl_py.pipeline.demands import DemandAnswer
 from taccl_py.pipeline.demands import synthesize_demand as search
 from taccl_py.sketch.machine import load_machine
 from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.demands import is_large, recognized
 from taccl_py.synthesis.engine import Events
 from taccl_py.topology.model import Topology
 from taccl_py.units import parse_size
@@ -264,6 +265,13 @@ def _parsed(parse: Callable[[str], _T], word: str, field: str) -> _T:
         raise InputError(error.what, path="arguments", field=field) from None
 
 
+def demand_seconds(demand: DataDemand, engine: str) -> float:
+    """Budget of effort ``normal`` of the search for a demand: one that is a collective of not too many chunks is searched as long as that."""
+    if engine != AUTO or is_large(len(demand.chunks)) or recognized(demand) is None:
+        return DEMAND_LIMIT_S
+    return scaled_seconds(default_seconds(AUTO, longer=False), demand.num_ranks, ranged=False)
+
+
 @names_arguments
 def synthesize_demand(  # noqa: PLR0913 - keywords with defaults, as the command's options
     machine: Topology | str,
@@ -321,5 +329,5 @@ def synthesize_demand(  # noqa: PLR0913 - keywords with defaults, as the command
     if engine not in DEMAND_ENGINES:
         raise InputError(f"found {engine!r}, use one of: {', '.join(DEMAND_ENGINES)}", path="arguments", field="engine")
     limits = Limits(seed=seed, stop=stop or threading.Event())
-    limits = budget(limits, DEMAND_LIMIT_S, effort=effort, time_limit=time_limit)
+    limits = budget(limits, demand_seconds(demand, engine), effort=effort, time_limit=time_limit)
     return search(load_machine(machine).topology, demand, limits, events or Events(), engine)

@@ -9,8 +9,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
+from taccl_py.api.demands import demand_seconds
 from taccl_py.api.lowering import deliver
-from taccl_py.api.policy import DEMAND_LIMIT_S, budget
+from taccl_py.api.policy import AUTO, budget
 from taccl_py.api.search import search_for
 from taccl_py.campaign.case import Case
 from taccl_py.campaign.demand_case import AnyCase, DemandCase
@@ -257,10 +258,10 @@ def _collective_result(case: Case, stop: threading.Event) -> Kept:
 def _demand_result(case: DemandCase, stop: threading.Event) -> Kept:
     """Result of a demand: its search ends by counted work."""
     topology = case.machine()
-    limits = budget(
-        Limits(workers=1, seed=case.seed, stop=stop), DEMAND_LIMIT_S, effort="normal", time_limit=GUARD_SECONDS
-    )
-    answer = synthesize_demand(topology, case.demand(topology.num_ranks), limits, Events())
+    demand = case.demand(topology.num_ranks)
+    seconds = demand_seconds(demand, AUTO)
+    limits = budget(Limits(workers=1, seed=case.seed, stop=stop), seconds, effort="normal", time_limit=GUARD_SECONDS)
+    answer = synthesize_demand(topology, demand, limits, Events())
     schedule = write_demand_schedule(answer.schedule)
     facts = {
         **demand_record(answer),

@@ -330,17 +330,22 @@ def _search(
     resharding: Resharding | None = None,
 ) -> None:
     """Search, write and print."""
+    from taccl_py.api.demands import demand_seconds
     from taccl_py.demand.files import write_demand
     from taccl_py.pipeline.demands import synthesize_demand
     from taccl_py.report.demands import demand_record, demand_table
     from taccl_py.schedule.demand_files import write_demand_schedule
 
     stop = threading.Event()
+    engine = values["engine"] or AUTO
     limits = budget(
-        Limits(seed=values["seed"], stop=stop), DEMAND_LIMIT_S, effort=values["effort"], time_limit=values["time_limit"]
+        Limits(seed=values["seed"], stop=stop),
+        demand_seconds(demand, engine),
+        effort=values["effort"],
+        time_limit=values["time_limit"],
     )
     with watched(stop, values.get("progress")) as events:
-        answer = synthesize_demand(topology, demand, limits, events, values["engine"] or AUTO)
+        answer = synthesize_demand(topology, demand, limits, events, engine)
     facts = demand_record(answer)
     texts: dict[Path, str] = {}
     programs: list[dict[str, Any]] = []

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import taccl_py as taccl
+from taccl_py.api.demands import demand_seconds
+from taccl_py.api.policy import AUTO, DEMAND_LIMIT_S, default_seconds
 from taccl_py.errors import InputError, LoweringError
 from taccl_py.schedule.demand_files import write_demand_schedule
-from tests.demand.cases import full, is_near
+from tests.demand.cases import demand_of, full, is_near
 
 MB = 10**6
 HELD_TWICE = {"ranks": 3, "chunks": [{"bytes": 2 * MB, "holds": [0, 1], "wants": [2]}]}
@@ -187,3 +189,21 @@ def test_the_script_in_the_documentation_works(tmp_path, monkeypatch, capsys):
         r"[\d.]+ us, [\d.]+ % above [\d.]+ us \(.+\)\n0 errors, 0 wrong elements, 0 of the plan\n",
         capsys.readouterr().out,
     )
+
+
+def test_a_demand_that_is_a_collective_is_searched_as_long_as_that():
+    broadcast = demand_of(5, [{"bytes": 100, "holds": [0], "wants": [1, 2, 3, 4]}])
+    half = demand_of(5, [{"bytes": 100, "holds": [0], "wants": [1, 2]}])
+    assert demand_seconds(broadcast, AUTO) == default_seconds(AUTO, longer=False)
+    assert demand_seconds(broadcast, "cp") == demand_seconds(half, AUTO) == DEMAND_LIMIT_S
+    large = taccl.load_demand("alltoallv", [[64] * 160 for _ in range(160)])
+    assert demand_seconds(large, AUTO) == DEMAND_LIMIT_S
+
+
+@pytest.mark.slow
+def test_a_demand_that_is_a_collective_costs_the_same_by_default():
+    demand = demand_of(5, [{"bytes": 504_000, "holds": [0], "wants": [0, 1, 2, 3, 4]}])
+    found = taccl.synthesize_demand("ring:5", demand, effort="quick")
+    kind = taccl.synthesize("ring:5", "broadcast", 504_000, effort="quick", engine="auto", runtime_profile="neutral")
+    assert is_near(found.time_us, kind.time_us)
+    assert is_near(found.bound.time_us, kind.bounds[0].time_us)
