@@ -160,7 +160,7 @@ class DemandSession(Protocol):
 
     @property
     def measure(self) -> Measure | None:
-        """What makes calls of a program with the other processes; None where all ranks are in this one."""
+        """Maker of calls of a program with the other processes; None where all ranks are in this one."""
 
     def end_all_at_exit(self, exit_code: int) -> None:
         """See to it that nobody is left behind."""

@@ -187,7 +187,7 @@ class _Session(Protocol):
 
     @property
     def measure(self) -> Measure | None:
-        """What makes calls of the program of a demand; None where all ranks are here."""
+        """Maker of calls of the program of a demand; None where all ranks are here."""
 
     def require_ranks(self, plan: ExecutablePlan | RunnableDemand) -> None:
         """Refuse a plan for another number of ranks."""

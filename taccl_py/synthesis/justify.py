@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import PlanDependences
+from taccl_py.synthesis.sums import adds_up
 from taccl_py.tolerances import RELATIVE
 from taccl_py.topology.model import Topology
 from taccl_py.work import count_work
@@ -38,9 +39,7 @@ PARAMS = Params()
 
 
 def justified_schedule(schedule: Schedule) -> Schedule:
-    """The same messages at times at which they end no later; schedules that add up stay as they are, as what a sum lacks depends on its time."""
-    if schedule.collective.reduces:
-        return schedule
+    """The same messages at times at which they end no later, where sums still add up: what one lacks depends on its time."""
     sizes_bytes = [len(each.chunks) * schedule.chunk_bytes for each in schedule.messages]
     untimed = [
         UntimedMessage(m.link, m.chunks, m.start_us, m.end_us, m.reduce, packed=m.packed) for m in schedule.messages
@@ -48,7 +47,9 @@ def justified_schedule(schedule: Schedule) -> Schedule:
     timed = justified_untimed(schedule.topology, sizes_bytes, untimed)
     found = tuple(Message(d.link, d.chunks, d.start, d.end, d.reduce, d.packed) for d in timed)
     better = replace(schedule, messages=found)
-    return better if better.makespan_us < schedule.makespan_us else schedule
+    if better.makespan_us >= schedule.makespan_us or (schedule.collective.reduces and not adds_up(better)):
+        return schedule
+    return better
 
 
 def justified_untimed(

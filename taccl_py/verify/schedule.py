@@ -323,7 +323,7 @@ class _CheckedChunks:
 
 
 def _check_data(schedule: Schedule, usable: tuple[int, ...], report: _Violations) -> None:
-    """What ranks hold is right at all times; of chunks to which exactly the same happens one is looked at, and all if that one is wrong."""
+    """Ranks hold what they should at all times; of chunks to which exactly the same happens one is looked at, and all if that one is wrong."""
     check = _check_sums if schedule.collective.reduces else _check_copies
     found = _Violations(schedule)
     check(schedule, usable, found, _different_chunks(schedule, usable))

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule
+from taccl_py.schedule.transform import combining
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options
@@ -53,14 +54,18 @@ def test_a_message_goes_into_a_gap_that_it_fits():
     assert line.end_us([0.0, 10.0, 0.0]) == 20.0
 
 
-def test_sums_stay_as_they_are():
-    """A message of a sum carries what has been added by then; at another time that is something else."""
-    demand = Demand(random_machine(3, 6, 6), Kind.ALLREDUCE, float(MIB))
-    schedule = load_engine("greedy")(demand, QUICK, Events()).schedule
-    assert justified_schedule(schedule) is schedule
+def test_sums_change_only_where_they_still_add_up(monkeypatch):
+    """Backwards, the plan of a Broadcast that could be shorter is one of a Reduce: rank 1 sends what ranks 1 and 3 have."""
+    machine = broadcast((1, 0, 2)).topology
+    late = combining(broadcast((1, 0, 2)), machine.reversed())
+    better = justified_schedule(late)
+    assert better.makespan_us == pytest.approx(30.0)
+    assert not verify_schedule(better)
+    monkeypatch.setattr("taccl_py.synthesis.justify.adds_up", lambda _: False)
+    assert justified_schedule(late) is late
 
 
-@pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.ALLTOALL, Kind.BROADCAST])
+@pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.ALLTOALL, Kind.BROADCAST, Kind.REDUCESCATTER, Kind.ALLREDUCE])
 @pytest.mark.parametrize("number", range(4))
 def test_no_schedule_becomes_longer_or_wrong(number, kind):
     demand = Demand(random_machine(number, 6, 6), kind, float(MIB))

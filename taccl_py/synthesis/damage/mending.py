@@ -15,6 +15,7 @@ from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.damage.healing import healed
 from taccl_py.synthesis.damage.params import PARAMS
 from taccl_py.synthesis.damage.reweigh import WeighedPlan, weighed_plans
+from taccl_py.synthesis.damage.routes import Damage
 from taccl_py.synthesis.engine import Demand, Events
 from taccl_py.synthesis.justify import justified_schedule
 from taccl_py.synthesis.templates.fitting import fitted
@@ -51,7 +52,7 @@ def mended_schedules(
     if demand.kind is Kind.REDUCESCATTER:
         there = replace(demand, kind=Kind.ALLGATHER, topology=demand.topology.reversed())
         gathers = mended_schedules(there, bound, limits, Events(), writer, known_us)
-        return [combining(schedule, demand.topology) for schedule in gathers]
+        return [justified_schedule(combining(schedule, demand.topology)) for schedule in gathers]
     whole = healed(demand.topology)
     if whole is None:
         return []
@@ -108,6 +109,9 @@ def _promising(plans: Sequence[Schedule], demand: Demand, limits: Limits) -> lis
     # Those that take exactly as long are mostly one plan with other numbers of chunks.
     different = {plan.makespan_us: plan for plan in reversed(ordered)}
     near = [different[us] for us in sorted(different) if us <= PARAMS.plan_factor * min(different)]
+    if demand.kind is not Kind.ALLREDUCE:
+        # What goes in fewer blocks has fewer messages that take a detour or are parted, and time may be over before all are weighed.
+        near.sort(key=lambda plan: len(Damage(plan, demand.topology).blocks))
     found: list[WeighedPlan] = []
     # The simplest weights of all plans first; the time may not be enough for the others.
     waiting = deque(weighed_plans(plan, demand, limits) for plan in near)
