@@ -87,34 +87,55 @@ class ChunkBlocks:
         """Address of a rank's own block at first, or None; blocks count as one cell each."""
         if self.reduces:
             return Address(Buffer.INPUT, block)
-        return self._cell(self._inputs, self.collective.input_address, block, rank)
+        return self._inputs.of(block, rank)
 
     def output_address(self, block: int, rank: int) -> Address | None:
         """Address of a block that a rank wants in the end, or None; blocks count as one cell each."""
         if self.collective.kind is Kind.ALLREDUCE:
             return Address(Buffer.OUTPUT, block)
-        return self._cell(self._outputs, self.collective.output_address, block, rank)
+        return self._outputs.of(block, rank)
 
     @cached_property
-    def _inputs(self) -> dict[int, dict[int, Address]]:
-        return {}
+    def _inputs(self) -> _BlockCells:
+        held: list[list[int]] = [[] for _ in range(self.num_ranks)]
+        for block, rank in enumerate(self.source):
+            held[rank].append(block)
+        return _BlockCells(self.borders, held, self.collective.input_address)
 
     @cached_property
-    def _outputs(self) -> dict[int, dict[int, Address]]:
-        return {}
+    def _outputs(self) -> _BlockCells:
+        held: list[list[int]] = [[] for _ in range(self.num_ranks)]
+        for block, ranks in enumerate(self.wanted):
+            for rank in ranks:
+                held[rank].append(block)
+        return _BlockCells(self.borders, held, self.collective.output_address)
 
-    def _cell(
-        self,
-        known: dict[int, dict[int, Address]],
-        address_of: Callable[[int, int], Address | None],
-        block: int,
-        rank: int,
-    ) -> Address | None:
-        """Blocks of a buffer of a rank in the order of their chunks there; chunks fill buffers without gaps."""
-        cells = known.get(rank)
+
+class _BlockCells:
+    """Cells of the blocks in one buffer of each rank: in the order of their chunks there, as chunks fill a buffer without gaps.
+
+    Parameters
+    ----------
+    borders
+        First chunk of every block.
+    held
+        Blocks in each rank's buffer.
+    address_of
+        Address of a chunk in a rank's buffer.
+    """
+
+    def __init__(
+        self, borders: Sequence[int], held: Sequence[Sequence[int]], address_of: Callable[[int, int], Address | None]
+    ) -> None:
+        self._borders, self._held, self._address_of = borders, held, address_of
+        self._cells: dict[int, dict[int, Address]] = {}
+
+    def of(self, block: int, rank: int) -> Address | None:
+        """Cell of a block, or None if the buffer has no place for it."""
+        cells = self._cells.get(rank)
         if cells is None:
-            firsts = ((address_of(chunk, rank), number) for number, chunk in enumerate(self.borders[:-1]))
-            kept = sorted((address, number) for address, number in firsts if address is not None)
+            found = ((self._address_of(self._borders[number], rank), number) for number in self._held[rank])
+            kept = sorted((address, number) for address, number in found if address is not None)
             cells = {number: replace(address, offset=cell) for cell, (address, number) in enumerate(kept)}
-            known[rank] = cells
+            self._cells[rank] = cells
         return cells.get(block)
