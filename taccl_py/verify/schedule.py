@@ -341,8 +341,9 @@ def _different_chunks(schedule: Schedule, usable: tuple[int, ...]) -> _CheckedCh
             taken[chunk].append(index)
     first: dict[tuple[object, ...], int] = {}
     for chunk, messages in enumerate(taken):
-        source = None if collective.reduces else collective.source[chunk]
-        first.setdefault((source, collective.wanted[chunk], *messages), chunk)
+        source, wanting = None if collective.reduces else collective.source[chunk], collective.wanted[chunk]
+        # Where all ranks want chunks, they are named in one object, which is compared sooner than they are.
+        first.setdefault((source, wanting if len(wanting) == 1 else id(wanting), *messages), chunk)
     kept = set(first.values())
     carried = [[chunk for chunk in message.chunks if chunk in kept] for message in schedule.messages]
     return _CheckedChunks(sorted(kept), carried)

@@ -311,9 +311,8 @@ class PlanCut:
         """About how long it takes, in the better of two orders."""
         chunk_bytes = demand.chunk_bytes(demand.collective(self.chunks_per_rank))
         coarse = self.messages([(number,) for number in range(len(self.parts))])
-        if (
-            not self.damage.plan.collective.reduces
-        ):  # places in the output are fixed, so that parts which do not follow each other go alone
+        if not self.damage.plan.collective.reduces:
+            # Places in the output are fixed, so that parts which do not follow each other go alone.
             coarse = [replace(each, chunks=tuple(range(*run))) for each in coarse for run in chunk_runs(each.chunks)]
         size = [len(chunks) * chunk_bytes for chunks in self.chunks]
         sizes_bytes = [sum(size[part] for part in message.chunks) for message in coarse]
