@@ -24,7 +24,7 @@ class WorkRates:
     linear
         Iterations of a linear program, times its rows and columns.
     timed
-        Chunks of messages for which starts are computed.
+        Chunks of messages for which starts are computed; those that always go together count as one.
     placed
         Messages of trees that a list scheduler places.
     priced

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from taccl_py.demand.reshard import Resharding
     from taccl_py.execute.demand import RunnableDemand
     from taccl_py.execute.demand_processes import DemandMail
-    from taccl_py.execute.demand_programs import Measure
     from taccl_py.execute.plan import ExecutablePlan
+    from taccl_py.execute.runs import Measure
     from taccl_py.schedule.for_demand import DemandSchedule
     from taccl_py.topology.model import Topology
 

@@ -25,8 +25,7 @@ from taccl_py.units import parse_size
 if TYPE_CHECKING:
     from taccl_py.execute.demand import RunnableDemand
     from taccl_py.execute.demand_processes import DemandMail
-    from taccl_py.execute.demand_programs import Measure
-    from taccl_py.execute.runs import Call, CallOutcome, Conditions
+    from taccl_py.execute.runs import Call, CallOutcome, Conditions, Measure
     from taccl_py.topology.model import Topology
 
 _Made = TypeVar("_Made")

@@ -6,7 +6,6 @@ out is compared with what the demand promises, computed from the inputs alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,14 +15,13 @@ from taccl_py.demand import DataDemand
 from taccl_py.errors import InputError
 from taccl_py.execute.arithmetic import Array
 from taccl_py.execute.compare import ElementRow, ResultCheck, compare_elements, total
-from taccl_py.execute.data import CallData
 from taccl_py.execute.demand import draw_inputs, promised_outputs
 from taccl_py.execute.memory import RankMemory
 from taccl_py.execute.one_sided import OneSidedPlan, is_one_sided, read_one_sided
 from taccl_py.execute.one_sided_local import measure_one_sided
 from taccl_py.execute.plan import DataType, ExecutablePlan, Operator, SizeCut, cut_chunks
 from taccl_py.execute.reader import read_plan
-from taccl_py.execute.runs import Conditions, Measured, measure_local
+from taccl_py.execute.runs import Conditions, Measure, Measured, measure_local
 from taccl_py.runtimes import LEGACY
 
 
@@ -42,10 +40,6 @@ def read_demand_program(text: str, name: str, demand: DataDemand) -> ExecutableP
             )
         return read_one_sided(text, name, demand=demand)
     return read_plan(text, name, demand=demand)
-
-
-# Makes calls with some data: `taccl_py.execute.runs.measure_local`, or the method of that name of the ranks under a launcher.
-Measure = Callable[[ExecutablePlan, SizeCut, Sequence[CallData], Conditions], Measured]
 
 
 def run_demand_program(

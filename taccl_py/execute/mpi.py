@@ -26,8 +26,8 @@ from taccl_py.execute.demand import RunnableDemand
 from taccl_py.execute.demand_processes import DemandMail, MpiMail
 from taccl_py.execute.engine import ExecutedBlock, MessageQueue, ThreadblockEngine, Transport, count_messages
 from taccl_py.execute.memory import RankMemory
-from taccl_py.execute.plan import DataType, ExecutablePlan, SizeCut, cut_size
-from taccl_py.execute.runs import Call, CallOutcome, Conditions, Measured, collective_data, make_outcome
+from taccl_py.execute.plan import DataType, ExecutablePlan, SizeCut
+from taccl_py.execute.runs import Call, CallOutcome, Conditions, Measured, make_call
 from taccl_py.execute.trouble import BlockedThreadblock, Trouble, explain_deadlock, explain_left_over
 
 T = TypeVar("T")
@@ -294,9 +294,7 @@ class MpiSession:
             If the program comes to a stop or does what cannot be done, or a rank does not answer; `end_all_at_exit`
             is needed then.
         """
-        cut = cut_size(plan, call.size_bytes, call.data_type, conditions.runtime)
-        data = collective_data(plan, cut, call, conditions.seed)
-        return make_outcome(plan, call, cut, self.measure(plan, cut, [data] * conditions.repeats, conditions))
+        return make_call(plan, call, conditions, self.measure)
 
     def measure(
         self, plan: ExecutablePlan, cut: SizeCut, calls: Sequence[CallData], conditions: Conditions

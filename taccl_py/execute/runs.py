@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from taccl_py.collective import Collective
@@ -113,10 +113,19 @@ def run_local(plan: ExecutablePlan, call: Call, conditions: Conditions) -> CallO
     InvalidArtifact
         If the program comes to a stop or does what cannot be done; wrong results are part of the outcome.
     """
+    require_memory(plan, cut_size(plan, call.size_bytes, call.data_type, conditions.runtime), call)
+    return make_call(plan, call, conditions, measure_local)
+
+
+# Makes calls with some data: `measure_local`, or the method of that name of the ranks under a launcher.
+Measure = Callable[[ExecutablePlan, SizeCut, Sequence[CallData], Conditions], Measured]
+
+
+def make_call(plan: ExecutablePlan, call: Call, conditions: Conditions, measure: Measure) -> CallOutcome:
+    """Make a call as often as the conditions say."""
     cut = cut_size(plan, call.size_bytes, call.data_type, conditions.runtime)
-    require_memory(plan, cut, call)
     data = collective_data(plan, cut, call, conditions.seed)
-    return make_outcome(plan, call, cut, measure_local(plan, cut, [data] * conditions.repeats, conditions))
+    return make_outcome(plan, call, cut, measure(plan, cut, [data] * conditions.repeats, conditions))
 
 
 def measure_local(plan: ExecutablePlan, cut: SizeCut, calls: Sequence[CallData], conditions: Conditions) -> Measured:

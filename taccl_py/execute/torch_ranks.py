@@ -19,9 +19,9 @@ from taccl_py.execute.demand import RunnableDemand
 from taccl_py.execute.demand_processes import DemandMail, TorchMail
 from taccl_py.execute.engine import ThreadblockEngine
 from taccl_py.execute.memory import RankMemory
-from taccl_py.execute.plan import Backend, ExecutablePlan, SizeCut, cut_size
+from taccl_py.execute.plan import Backend, ExecutablePlan, SizeCut
 from taccl_py.execute.rounds import Mailbox, Round, find_rounds
-from taccl_py.execute.runs import Call, CallOutcome, Conditions, Measured, collective_data, make_outcome
+from taccl_py.execute.runs import Call, CallOutcome, Conditions, Measured, make_call
 from taccl_py.execute.torch_cells import TorchCells, load_torch
 from taccl_py.execute.torch_wire import GlooWire, MessageWire, NcclWire, choose_backend, let_share, take_seat
 
@@ -157,9 +157,7 @@ class TorchSession:
         InvalidArtifact
             If the program comes to a stop or does what cannot be done, or a rank does not answer.
         """
-        cut = cut_size(plan, call.size_bytes, call.data_type, conditions.runtime)
-        data = collective_data(plan, cut, call, conditions.seed)
-        return make_outcome(plan, call, cut, self.measure(plan, cut, [data] * conditions.repeats, conditions))
+        return make_call(plan, call, conditions, self.measure)
 
     def measure(
         self, plan: ExecutablePlan, cut: SizeCut, calls: Sequence[CallData], conditions: Conditions

@@ -257,7 +257,8 @@ def test_the_program_of_a_demand_that_waits_for_ever_is_told_once(tmp_path):
     ended = under_mpi(4, "run", *words, "--with", "mpi", "--timeout", 2)
     assert ended.code != 0
     (sentence,) = errors(ended)
-    assert "algorithm.xml" in sentence
+    assert "algorithm.xml: gpu " in sentence
+    assert "nobody can give it that [deadlock]" in sentence
 
 
 def test_a_plan_of_a_demand_is_not_for_processes(tmp_path):

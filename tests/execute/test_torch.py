@@ -163,4 +163,5 @@ def test_the_program_of_a_demand_that_waits_for_ever_is_told_once(tmp_path):
     ended = in_copies(4, "run", *words, "--with", "torch", "--timeout", 2)
     assert ended.code != 0
     (sentence,) = errors(ended)
-    assert "algorithm.xml" in sentence
+    assert "algorithm.xml: gpu " in sentence
+    assert "nobody can give it that [deadlock]" in sentence

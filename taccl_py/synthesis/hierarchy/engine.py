@@ -59,7 +59,7 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
         on_lanes = on_whole_lanes(demand, bound, there, events, written)
         known_us = min((schedule.makespan_us for schedule in (*uneven, *on_lanes)), default=math.inf)
         kept = DAMAGE.sizing_part * options.limits.seconds if on_lanes else 0.0
-        writer = partial(written, most_messages=DAMAGE.most_whole_messages)
+        writer = partial(written, most_messages=DAMAGE.whole_messages_a_second * options.limits.seconds)
         uneven += mended_schedules(demand, bound, options.limits.within(deadline.left - kept), events, writer, known_us)
     known = [*uneven, *on_lanes]
     # Lanes that are left seldom divide a size; nothing that crosses all of them is near what they do.
@@ -113,7 +113,7 @@ def written(
     known
         Schedules that are there already.
     most_messages
-        Plans of more messages are left out.
+        Plans of more messages are left out, but for the one with fewest where all have more.
     """
     deadline = limits.deadline()
     chosen = _promising(demand, limits.within(PARAMS.estimation_part * deadline.left))
@@ -133,16 +133,17 @@ def _write_out(
     over = limits.countdown()
     found: list[Schedule] = []
     work = 0
-    tried = set[int]()
+    tried, large = set[int](), list[TemplatePlan]()
     for strategy in chosen:
         best_us = min((schedule.makespan_us for schedule in (*known, *found)), default=float("inf"))
         done = bound.is_reached_by(best_us) or over()
-        if (found or known) and (
+        if (found or known or large) and (
             done or strategy.estimate_us > PARAMS.estimate_factor * best_us or (work > PARAMS.most_deliveries)
         ):
             break
         plan = strategy.plan()
         if plan is not None and len(plan.messages) > most_messages:
+            large.append(plan)
             continue
         # Several strategies come to the same where nodes or lanes are few.
         same = 0 if plan is None else _order_of(plan)
@@ -153,6 +154,9 @@ def _write_out(
             found.append(schedule)
             if schedule.makespan_us < best_us:
                 events.incumbent(schedule.makespan_us)
+    if large and not found and not known:
+        smallest = fitted(demand, min(large, key=lambda plan: len(plan.messages)), over)
+        found += [] if smallest is None else [smallest]
     return found
 
 

@@ -194,3 +194,6 @@ def test_plans_of_too_many_messages_are_left_out():
     few = written(demand, bound, LIMITS, Events(), most_messages=most)
     assert few
     assert max(len(schedule.messages) for schedule in few) <= most < max(len(schedule.messages) for schedule in every)
+    least = min(len(schedule.messages) for schedule in every)
+    (smallest,) = written(demand, bound, LIMITS, Events(), most_messages=1)  # none is so small
+    assert len(smallest.messages) <= least
