@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from taccl_py.api.arguments import names_arguments
-from taccl_py.api.policy import AUTO, DEMAND_ENGINES, DEMAND_LIMIT_S, budget, default_seconds, scaled_seconds
+from taccl_py.api.policy import AUTO, DEMAND_LIMIT_S, EXCHANGE_RANKS, budget, default_seconds, scaled_seconds
+from taccl_py.collective import Kind
 from taccl_py.demand import DataDemand, dtype_named
 from taccl_py.demand.counts import parse_skew
 from taccl_py.demand.files import read_demand_value
@@ -24,6 +25,7 @@ from taccl_py.pipeline.demands import DemandAnswer
 from taccl_py.pipeline.demands import synthesize_demand as search
 from taccl_py.sketch.machine import load_machine
 from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.catalog import ALL_ENGINE_NAMES, DEMAND_ENGINES
 from taccl_py.synthesis.demands import is_large, recognized
 from taccl_py.synthesis.engine import Events
 from taccl_py.topology.model import Topology
@@ -266,10 +268,15 @@ def _parsed(parse: Callable[[str], _T], word: str, field: str) -> _T:
 
 
 def demand_seconds(demand: DataDemand, engine: str) -> float:
-    """Budget of effort ``normal`` of the search for a demand: one that is a collective of not too many chunks is searched as long as that."""
-    if engine != AUTO or is_large(len(demand.chunks)) or recognized(demand) is None:
+    """Budget of effort ``normal`` of the search for a demand: one that is a collective of not too many chunks is searched as long as that.
+
+    Not so an AllToAll on many ranks: what is found at once is within some percent of the bound.
+    """
+    is_planned = engine in DEMAND_ENGINES and engine != AUTO
+    known = None if is_planned or is_large(len(demand.chunks)) else recognized(demand)
+    if known is None or (known.kind is Kind.ALLTOALL and demand.num_ranks > EXCHANGE_RANKS):
         return DEMAND_LIMIT_S
-    return scaled_seconds(default_seconds(AUTO, longer=False), demand.num_ranks, ranged=False)
+    return scaled_seconds(default_seconds(engine, longer=False), demand.num_ranks, ranged=False)
 
 
 @names_arguments
@@ -293,7 +300,8 @@ def synthesize_demand(  # noqa: PLR0913 - keywords with defaults, as the command
     demand
         What must move, of `load_demand` or `reshard_demand`.
     engine
-        ``auto``, or ``cp``: CP-SAT's model alone, which small demands can be given to.
+        ``auto``; one for demands: ``balance``, ``multicast``, ``direct``, ``flood``, ``trees``, or ``cp`` for small ones; or one of the
+        eight collectives, if the demand is one of those.
     effort
         ``quick``, ``normal`` or ``thorough``: an amount of work; normal takes about 4 seconds at most.
     time_limit
@@ -326,8 +334,10 @@ def synthesize_demand(  # noqa: PLR0913 - keywords with defaults, as the command
             f"found {type(demand).__name__}, what load_demand or reshard_demand made is needed",
             path="arguments", field="demand",
         )  # fmt: skip
-    if engine not in DEMAND_ENGINES:
-        raise InputError(f"found {engine!r}, use one of: {', '.join(DEMAND_ENGINES)}", path="arguments", field="engine")
+    if engine not in ALL_ENGINE_NAMES:
+        raise InputError(
+            f"found {engine!r}, use one of: {', '.join(ALL_ENGINE_NAMES)}", path="arguments", field="engine"
+        )
     limits = Limits(seed=seed, stop=stop or threading.Event())
     limits = budget(limits, demand_seconds(demand, engine), effort=effort, time_limit=time_limit)
     return search(load_machine(machine).topology, demand, limits, events or Events(), engine)

@@ -18,10 +18,8 @@ AUTO = "auto"
 RACE_LIMIT_S, ENGINE_LIMIT_S, RANGE_LIMIT_S = 20.0, 7.0, 60.0
 # Ranks up to which these hold; on more ranks engines take longer in proportion, up to the last one.
 LIMIT_RANKS, RANGE_LIMIT_RANKS, MOST_LIMIT_S = 64, 16, 600.0
-# Seconds of the search for a demand.
-DEMAND_LIMIT_S = 4.0
-# Engines of demands.
-DEMAND_ENGINES = (AUTO, "cp")
+# Seconds of the search for a demand, and the ranks up to which one that is an AllToAll is searched as long as that.
+DEMAND_LIMIT_S, EXCHANGE_RANKS = 4.0, 8
 # Seconds of the search of a comparison.
 COMPARE_LIMIT_S = 100.0
 # Parts of a default budget that efforts are.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
-from taccl_py.api.policy import AUTO, DEMAND_ENGINES, DEMAND_LIMIT_S, budget
+from taccl_py.api.policy import AUTO, DEMAND_LIMIT_S, budget
 from taccl_py.cli.asked import FORMULA_OPTIONS, make_asked_demand, refuse_others
 from taccl_py.cli.options import (
     OUTPUT,
@@ -26,6 +26,7 @@ from taccl_py.errors import InputError, InvalidArtifact, LoweringError, Violatio
 from taccl_py.jsonio import canonical_json, format_of, read_text, write_all
 from taccl_py.report.tables import SUMMARY_FORMAT, print_table
 from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.catalog import DEMAND_ENGINES
 
 if TYPE_CHECKING:
     from taccl_py.demand import DataDemand
@@ -47,11 +48,6 @@ def synth_demand(values: dict[str, Any], output: Path | None, *, as_json: bool) 
     """Synthesize for a demand, and write its files."""
     asked = values["collective"]
     refuse_others(_degradations(_SYNTH), str(asked.variable or asked.file))
-    if values["engine"] is not None and values["engine"] not in DEMAND_ENGINES:
-        raise InputError(
-            f"found {values['engine']!r}, which is for the eight collectives; a demand's engines are {' and '.join(DEMAND_ENGINES)}",
-            path="command line", field="--engine",
-        )  # fmt: skip
     _require_output(output)
     topology = _machine(values)
     _search(topology, make_asked_demand(values, topology.num_ranks), values, output, as_json=as_json)
@@ -90,7 +86,7 @@ def bound_demand(values: dict[str, Any], *, as_json: bool) -> None:
     "--engine",
     type=click.Choice(DEMAND_ENGINES),
     default=None,
-    help="auto (every planner), or cp: CP-SAT's model alone, for small demands.",
+    help="Search method; default auto (every planner).",
 )
 @budget_options(f"{DEMAND_LIMIT_S:g} s")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")

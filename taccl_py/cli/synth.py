@@ -49,7 +49,7 @@ from taccl_py.errors import InputError
 from taccl_py.report.tables import print_table, record, summary_table, timed
 from taccl_py.runtimes import EXECUTOR, MSCCLPP, V100_THREADBLOCKS, Runtime
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.catalog import ENGINE_NAMES
+from taccl_py.synthesis.catalog import ALL_ENGINE_NAMES
 from taccl_py.synthesis.engine import Options
 from taccl_py.units import SizeRange, format_gap, format_time
 
@@ -97,9 +97,9 @@ _V100 = "v100"
 @click.option("--root", type=click.IntRange(0), default=0, help="Root of Broadcast, Reduce, Gather, Scatter.")
 @click.option(
     "--engine",
-    type=click.Choice(list(ENGINE_NAMES)),
+    type=click.Choice(ALL_ENGINE_NAMES),
     default=None,
-    help="Search method; default auto (a race of those that can win), and milp with --sketch or --solver. Of demands auto or cp.",
+    help="Search method; default auto (a race of those that can win), and milp with --sketch or --solver. Demands have their own.",
 )
 @click.option(
     "--solver",

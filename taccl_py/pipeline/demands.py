@@ -15,14 +15,14 @@ from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Origin
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound, demand_bound
-from taccl_py.synthesis.catalog import load_engine
+from taccl_py.synthesis.catalog import DEMAND_ENGINES, load_engine
 from taccl_py.synthesis.demands import (
     AUTO,
     DemandSynthesis,
     KnownDemand,
     as_demand_schedule,
     bound_of_demand,
-    is_large,
+    is_planned_first,
     recognized,
     solve_demand,
 )
@@ -109,7 +109,7 @@ def synthesize_demand(
     limits, events
         When to stop, and who is told of progress.
     engine
-        ``auto`` or ``cp``; only ``auto`` gives a collective to its own engines.
+        One for demands, or one for the eight collectives, if the demand is one of those; ``auto`` is both.
 
     Raises
     ------
@@ -117,10 +117,17 @@ def synthesize_demand(
         Input and synthesis errors; InvalidArtifact if the verifier rejects what an engine made.
     """
     require_machine(topology, demand)
-    known = recognized(demand) if engine == AUTO else None
+    known = None if engine in DEMAND_ENGINES and engine != AUTO else recognized(demand)
     if known is None:
+        if engine not in DEMAND_ENGINES:
+            raise InputError(
+                f"engine {engine} is for the eight collectives, and the {demand.title} is none; use one of: {', '.join(DEMAND_ENGINES)}",
+                path="command line", field="--engine",
+            )  # fmt: skip
         synthesis = solve_demand(topology, demand, limits, events, engine)
-    elif known.kind is Kind.ALLTOALL and is_large(topology.num_ranks * (topology.num_ranks - 1)):
+    elif engine != AUTO:
+        synthesis = _as_collective(topology, demand, known, limits, events, engine)
+    elif known.kind is Kind.ALLTOALL and is_planned_first(topology.num_ranks * (topology.num_ranks - 1)):
         synthesis = _large_exchange(topology, demand, known, limits, events)
     else:
         synthesis = _as_collective(topology, demand, known, limits, events)
@@ -143,16 +150,16 @@ def _large_exchange(
 
 
 def _as_collective(
-    topology: Topology, demand: DataDemand, known: KnownDemand, limits: Limits, events: Events
+    topology: Topology, demand: DataDemand, known: KnownDemand, limits: Limits, events: Events, engine: str = AUTO
 ) -> DemandSynthesis:
-    """Answer of the engines of a collective."""
+    """Answer of an engine of a collective."""
     asked = Demand(topology, known.kind, known.size_bytes, known.root)
-    found = load_engine(AUTO)(asked, Options(limits=limits), events)
+    found = load_engine(engine)(asked, Options(limits=limits), events)
     schedule: DemandSchedule = as_demand_schedule(found.schedule, demand)
     origin = found.schedule.origin
     proof = Proof.of(schedule.makespan_us, found.bound)
     own = Origin(
-        AUTO, found.solver, "", limits.seed, str(proof), found.bound.time_us, found.bound.reason,
+        engine, found.solver, "", limits.seed, str(proof), found.bound.time_us, found.bound.reason,
         found_by=origin.found_by if origin is not None else "",
     )  # fmt: skip
     return DemandSynthesis(schedule.with_origin(own), found.bound, proof)

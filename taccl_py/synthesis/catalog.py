@@ -23,6 +23,9 @@ _ENGINES = {
     "hierarchy": "taccl_py.synthesis.hierarchy.engine:synthesize_hierarchy",
 }
 ENGINE_NAMES = tuple(_ENGINES)
+# Of demands, `taccl_py.synthesis.demands.engine`; one that is a collective can be given to the engines above too.
+DEMAND_ENGINES = ("auto", "balance", "multicast", "direct", "flood", "trees", "cp")
+ALL_ENGINE_NAMES = tuple(dict.fromkeys((*ENGINE_NAMES, *DEMAND_ENGINES)))
 
 
 def load_engine(name: str) -> Engine:
@@ -34,8 +37,11 @@ def load_engine(name: str) -> Engine:
         If there is no such engine.
     """
     if name not in _ENGINES:
+        what = "is for demands" if name in DEMAND_ENGINES else "is not an engine"
         hint = did_you_mean(name, ENGINE_NAMES)
-        raise InputError(f"{name!r} is not an engine; {hint}use one of: {', '.join(ENGINE_NAMES)}")
+        raise InputError(
+            f"{name!r} {what}; {hint}use one of: {', '.join(ENGINE_NAMES)}", path="command line", field="--engine"
+        )
     module, function = _ENGINES[name].split(":")
     engine: Engine = getattr(import_module(module), function)
     return engine

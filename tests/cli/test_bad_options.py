@@ -103,6 +103,7 @@ MISUSED = {
     "no chunks": ((*SYNTH, "--chunks", "0"), "--chunks"),
     "a negative root": ((*SYNTH, "--root", "-1"), "--root"),
     "an unknown engine": ((*SYNTH, "--engine", "steam"), "--engine"),
+    "an engine of demands": ((*SYNTH, "--engine", "balance"), "'balance' is for demands"),
     "no time": ((*SYNTH, "--time-limit", "0"), "--time-limit"),
     "time in words": ((*SYNTH, "--time-limit", "soon"), "--time-limit"),
     "a negative seed": ((*SYNTH, "--seed", "-1"), "--seed"),

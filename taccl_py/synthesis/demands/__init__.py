@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taccl_py.synthesis.demands.bound import bound_of_demand
-from taccl_py.synthesis.demands.engine import AUTO, DemandSynthesis, is_large, solve_demand
+from taccl_py.synthesis.demands.engine import AUTO, DemandSynthesis, is_large, is_planned_first, solve_demand
 from taccl_py.synthesis.demands.recognize import KnownDemand, as_demand_schedule, recognized
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "as_demand_schedule",
     "bound_of_demand",
     "is_large",
+    "is_planned_first",
     "recognized",
     "solve_demand",
 ]

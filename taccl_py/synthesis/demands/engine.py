@@ -19,6 +19,7 @@ from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Origin
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds.bound import Bound
+from taccl_py.synthesis.catalog import DEMAND_ENGINES
 from taccl_py.synthesis.demands.balance import balanced_plans
 from taccl_py.synthesis.demands.bound import bound_of_demand
 from taccl_py.synthesis.demands.classes import ChunkClass, classes_of
@@ -35,8 +36,8 @@ from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB, relative_gap
 
 _ENGINE = "demands"
-# Engines that a demand can be given to: every planner, or CP-SAT's model.
-AUTO, CP = "auto", "cp"
+# Every planner, the planners in the order in which they are tried, and CP-SAT's model.
+AUTO, _BALANCE, _MULTICAST, _DIRECT, _FLOOD, _TREES, CP = DEMAND_ENGINES
 
 
 @dataclass(frozen=True)
@@ -93,14 +94,14 @@ def solve_demand(
     events
         Told of progress.
     engine
-        ``auto`` or ``cp``: all planners, or CP-SAT's model after those that share its pieces.
+        One of `DEMAND_ENGINES`: all planners, one of them, or CP-SAT's model after those that share its pieces.
 
     Raises
     ------
     Infeasible
         If some rank cannot be reached.
     InputError
-        If CP-SAT is asked for, and there is too much to move for it.
+        If CP-SAT is asked for, and there is too much to move for it, or a planner that is not for this demand.
     """
     events = events or Events()
     classes = classes_of(demand)
@@ -115,10 +116,16 @@ def solve_demand(
     events.bound(bound.time_us)
     events.stage("search")
     search = _DemandSearch(topology, demand, bound, limits, events)
-    search.plan(_families(topology, demand, bound) if engine == AUTO else _beginnings(topology, demand, bound))
+    search.plan(_beginnings(topology, demand, bound) if engine == CP else _families(topology, demand, bound, engine))
+    if classes and search.best is None and engine != AUTO:
+        raise InputError(
+            f"engine {engine} has no schedule for this demand; use --engine {AUTO}, or another one",
+            path="command line",
+            field="--engine",
+        )
     if engine == AUTO and topology.num_ranks <= PARAMS.most_covered and search.is_far:
         search.plan(iter([("covered", covered(topology, demand, classes, search.limits_for(PARAMS.covering)))]))
-    if classes and (engine == CP or search.is_far):
+    if classes and (engine == CP or (engine == AUTO and search.is_far)):
         search.solve(classes)
     if search.best is None:
         return DemandSynthesis.of(DemandSchedule(topology, demand, ()), bound, "copies", limits.seed)
@@ -195,39 +202,49 @@ def _beginnings(topology: Topology, demand: DataDemand, bound: Bound) -> Iterato
     classes = classes_of(demand)
     if not classes:
         return
-    yield "direct", _direct(topology, demand, classes)
+    yield _DIRECT, _direct(topology, demand, classes)
     for count in PARAMS.exact_pieces:
         if not fits_exactly(topology, classes, count):
             return
         for shortness in PARAMS.shortness:
             counts = (count,) * len(classes)
-            yield "trees", islice(_of_trees(topology, demand, classes, counts, bound.time_us, shortness), 1)
+            yield _TREES, islice(_of_trees(topology, demand, classes, counts, bound.time_us, shortness), 1)
         if can_flood(classes):
             schedule = flooded(topology, demand, classes, count)
-            yield "flood", iter([schedule] if schedule is not None else [])
+            yield _FLOOD, iter([schedule] if schedule is not None else [])
 
 
-def _families(topology: Topology, demand: DataDemand, bound: Bound) -> Iterator[tuple[str, Iterator[DemandSchedule]]]:
-    """Families of schedules with the names of their planners, the likeliest first; one that gains nothing ends its family."""
+def _families(
+    topology: Topology, demand: DataDemand, bound: Bound, engine: str
+) -> Iterator[tuple[str, Iterator[DemandSchedule]]]:
+    """Families of schedules with the names of their planners, of one or of all, the likeliest first."""
+    planned = _planned(topology, demand, bound, is_whole=engine == AUTO)
+    return planned if engine == AUTO else (family for family in planned if family[0] == engine)
+
+
+def _planned(
+    topology: Topology, demand: DataDemand, bound: Bound, *, is_whole: bool
+) -> Iterator[tuple[str, Iterator[DemandSchedule]]]:
+    """Families of all planners; where the search is whole, those are left out that win nothing beside the ones before."""
     classes = classes_of(demand)
     if not classes:
         return
     made: list[int] = []
     for is_ordered in (True, False):
         plans = balanced_plans(topology, demand, classes, is_ordered=is_ordered)
-        yield "balance", (plan.timed() for plan in _counted(plans, made))
+        yield _BALANCE, (plan.timed() for plan in _counted(plans, made))
     if made and is_large(len(classes)):
         return
-    for is_matched in () if made else (False, True):  # what one rank has for one other is balanced better
-        yield "multicast", (plan.timed() for plan in multicast_plans(topology, demand, classes, is_matched=is_matched))
-    yield "direct", _direct(topology, demand, classes)
+    for is_matched in () if made and len(classes) > PARAMS.few_exchanges else (False, True):
+        yield _MULTICAST, (plan.timed() for plan in multicast_plans(topology, demand, classes, is_matched=is_matched))
+    yield _DIRECT, _direct(topology, demand, classes)
     if can_flood(classes):
-        yield "flood", _of_floods(topology, demand, classes)
+        yield _FLOOD, _of_floods(topology, demand, classes)
     mirrored = mirrored_classes(classes)
     if mirrored is not None and can_flood(mirrored):
         floods = _of_floods(topology.reversed(), demand, mirrored)
-        yield "flood", (run_backwards(topology, found) for found in floods)
-    if len(classes) * len(topology.links) > PARAMS.most_looks and _is_direct(topology, classes):
+        yield _FLOOD, (run_backwards(topology, found) for found in floods)
+    if is_whole and len(classes) * len(topology.links) > PARAMS.most_looks and _is_direct(topology, classes):
         return
     rates_us = sorted({topology.resource_cost[r][1] for links in topology.resources_of for r in links} - {0.0})
     slowest_us = min(rates_us[-1], PARAMS.slowest_factor * rates_us[0]) if rates_us else 0.0
@@ -240,7 +257,12 @@ def _families(topology: Topology, demand: DataDemand, bound: Bound) -> Iterator[
             )
             if (pieces, shortness) not in tried:
                 tried.add((pieces, shortness))
-                yield "trees", _of_trees(topology, demand, classes, pieces, bound.time_us, shortness)
+                yield _TREES, _of_trees(topology, demand, classes, pieces, bound.time_us, shortness)
+
+
+def is_planned_first(num_pairs: int) -> bool:
+    """True if an AllToAll of so many pairs of ranks goes to the planners of demands before the engines of AllToAll."""
+    return num_pairs >= PARAMS.planned_pairs
 
 
 def is_large(num_classes: int) -> bool:

@@ -24,7 +24,7 @@ from taccl_py.verify.demand import verify_demand_schedule
 from tests.demand.cases import demand_of, demands, full, hosts, irregular, is_near, relabelled, ring, switch
 from tests.demand.published import ALPA, ONE_TO_MANY, alpa_case, one_to_many, stragglar_case
 
-MB = 10**6
+KB, MB = 1000, 10**6
 QUICK = Limits(seconds=0.2, by_work=True)
 
 
@@ -265,3 +265,44 @@ def test_pieces_are_cut_as_long_as_their_messages_are_few(monkeypatch, most, pla
     line = Topology("line", "test", (0,) * 3, (), (Link(0, 1, 0.5, 20.0), Link(1, 2, 0.5, 20.0)))
     found = engine._of_trees(line, demand, classes_of(demand), (1,), 1.0, 1.0)
     assert [len(schedule.messages) for schedule in found] == [2, 8, 32][:plans]
+
+
+# One planner alone
+
+COPIES = [{"bytes": 40 * KB, "holds": [n], "wants": [(n + 1) % 4, (n + 2) % 4]} for n in range(4)]
+ALL_WANT = [{"bytes": 40 * KB, "holds": [n], "wants": [m for m in range(4) if m != n]} for n in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("planner", "make", "chunks"),
+    [
+        ("direct", full, COPIES),
+        ("trees", ring, COPIES),
+        ("flood", ring, ALL_WANT),
+        ("balance", lambda ranks: hosts(2, ranks // 2), [{"bytes": 40 * KB, "holds": [n], "wants": [3 - n]} for n in range(4)]),
+        ("multicast", lambda ranks: hosts(2, ranks // 2), COPIES),
+    ],
+)  # fmt: skip
+def test_one_planner_alone_is_no_better_than_all(planner, make, chunks):
+    machine, demand = make(4), demand_of(4, chunks)
+    alone = synthesize_demand(machine, demand, QUICK, Events(), planner)
+    assert alone.schedule.origin.found_by == planner
+    everything = solve(machine, demand)
+    assert everything.schedule.makespan_us <= alone.time_us * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("planner", "make", "chunks"), [("direct", ring, COPIES), ("flood", full, COPIES), ("balance", full, COPIES)]
+)
+def test_a_planner_that_is_not_for_a_demand_is_refused(planner, make, chunks):
+    with pytest.raises(InputError, match=f"engine {planner} has no schedule for this demand"):
+        synthesize_demand(make(4), demand_of(4, chunks), QUICK, Events(), planner)
+
+
+def test_an_engine_of_collectives_takes_a_demand_that_is_one():
+    machine, root = ring(4), Collective(Kind.BROADCAST, 4, 1, 0)
+    found = synthesize_demand(machine, of_collective(root, 40 * KB), QUICK, Events(), "templates")
+    assert found.known is not None
+    assert found.schedule.origin.engine == "templates"
+    with pytest.raises(InputError, match="engine templates is for the eight collectives"):
+        synthesize_demand(machine, demand_of(4, COPIES), QUICK, Events(), "templates")
