@@ -118,7 +118,7 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
     nothing_leads = not found.candidates
     for some in _far_apart(fewer):
         race(following_and_last, some)
-    if nothing_leads and left_out_runs(fewer[0].demand):
+    if nothing_leads and any(left_out_runs(probe.demand) for probe in fewer):
         race(left_out_runs, fewer)
     falling = iter(wide(fewer[:-1])[::-1])
     while some := list(islice(falling, _SIZES_AT_ONCE)):

@@ -27,6 +27,7 @@ from __future__ import annotations
 import copy
 import heapq
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
@@ -321,11 +322,11 @@ class _ReplayRun:
             connection.sender = index
             return None
         if needed > 0:
-            freed_us = next((time_us for total, time_us in connection.received if total >= needed), None)
-            if freed_us is None:
+            place = bisect_left(connection.received, (needed,))
+            if place == len(connection.received):
                 connection.sender = index
                 return None
-            at_us = max(at_us, freed_us)
+            at_us = max(at_us, connection.received[place][1])
         return at_us
 
     def _send(self, index: int, start_us: float) -> None:

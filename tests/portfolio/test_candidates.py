@@ -46,14 +46,14 @@ def test_quick_engines_answer_every_size_before_those_that_search_get_the_time_t
 
 def test_sizes_far_apart_come_first_so_that_time_that_runs_out_leaves_no_wide_span_without_an_answer():
     topology = load_topology("ndv4-x2")
-    bounds = DemandBounds.of(topology, Kind.ALLGATHER)
+    bounds = DemandBounds.of(topology, Kind.ALLTOALL)
     sizes = [1024.0 * 2**number for number in range(17)]
-    probes = [Probe(Demand(topology, Kind.ALLGATHER, size), bounds.at(size)) for size in sizes]
+    probes = [Probe(Demand(topology, Kind.ALLTOALL, size), bounds.at(size)) for size in sizes]
     racer = Silent()
     race_candidates(probes, racer, Events())
     leading, *rounds = [[sizes.index(size) for _, size in each] for each in racer.rounds]
     assert leading == [16, 0, 8, 4, 12, 2, 6, 10, 14]
-    assert rounds[:3] == [[16, 16, 0, 8], [4, 12], [2, 6, 10, 14]]  # trees are asked at the largest size too
+    assert rounds[:3] == [[16, 16, 0, 8], [4, 12], [2, 6, 10, 14]]  # flows are asked at the largest size too
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def test_a_quick_engine_is_not_asked_between_sizes_that_are_near_to_each_other_a
     topology = load_topology("ndv4-x2")
     sizes = [1024.0 * 2**number for number in range(17)]
     bound = Bound(1e-3, "made up")
-    probes = [Probe(Demand(topology, Kind.ALLGATHER, size), bound) for size in sizes]
+    probes = [Probe(Demand(topology, Kind.ALLTOALL, size), bound) for size in sizes]
     racer = told_times({"templates": lambda size: 1e4 * (1 + (size > sizes[4])), "hierarchy": lambda _: 1e4})
     race_candidates(probes, racer, Events())
     asked = {engine: sorted(sizes.index(size) for e, size in racer.runs if e == engine) for engine in racer.us_per_mb}

@@ -176,7 +176,19 @@ def test_on_hundreds_of_ranks_over_nodes_everything_but_broadcast_is_left_to_hie
     }
     assert raced["hpn:64", Kind.ALLGATHER] == ["hierarchy"]
     assert raced["hpn:64", Kind.BROADCAST] == ["hierarchy", "templates"]
-    assert set(raced["ndv4-x2", Kind.ALLGATHER]) == {"milp", "trees", "templates", "hierarchy"}
+    assert set(raced["ndv4-x2", Kind.ALLGATHER]) == {"milp", "trees", "hierarchy"}
+
+
+def test_templates_are_left_out_where_pipelines_over_lanes_are_faster():
+    """From 256 KiB a node on, where all ranks of a node are linked, but for AllToAll."""
+    raced = {
+        (name, kind, size >> 10): "templates" in [run.engine for run in first_runs(Demand(load_topology(name), kind, float(size)))]
+        for name, kind, size in (
+            ("ndv4-x2", Kind.BROADCAST, 1 << 19), ("ndv4-x2", Kind.BROADCAST, 1 << 18), ("ndv4-x4", Kind.BROADCAST, 1 << 19),
+            ("ndv4-x2", Kind.ALLTOALL, 1 << 26), ("ndv2-x2", Kind.ALLREDUCE, 1 << 26), ("ndv4", Kind.ALLREDUCE, 1 << 26),
+        )
+    }  # fmt: skip
+    assert [each for each, is_asked in raced.items() if not is_asked] == [("ndv4-x2", Kind.BROADCAST, 512)]
 
 
 @pytest.mark.slow
@@ -185,7 +197,7 @@ def test_broadcast_between_nodes_that_have_no_rail_in_common_goes_along_trees(mo
     nodes = load_topology("hpn:3").subset([8 * node + rank for node in range(3) for rank in range(4)])
     lost = tuple(f"node {node} nic{rail} *" for node, rails in ((0, (0, 1)), (1, (2, 3))) for rail in rails)
     demand = Demand(degraded(nodes, Degradation(missing_ports=lost)), Kind.BROADCAST, float(256 << 20), root=5)
-    assert [run.engine for run in left_out_runs(demand)] == ["trees", "greedy"]
+    assert [run.engine for run in left_out_runs(demand)] == ["templates", "trees", "greedy"]
     raced = []
     monkeypatch.setattr(auto, "searching_runs", lambda _: [])
     monkeypatch.setattr(auto, "second_runs", lambda _: [])
@@ -193,7 +205,7 @@ def test_broadcast_between_nodes_that_have_no_rail_in_common_goes_along_trees(mo
     monkeypatch.setattr(Racer, "race", lambda self, runs, events: raced.append(runs) or race(self, runs, events))
     answer = synthesize_auto(demand, Options(limits=Limits(seconds=2.0, workers=1, by_work=True)), Events())
     found = [[run.engine for run in runs] for runs in raced if runs]
-    assert found == [["hierarchy"], ["templates"], ["trees", "greedy"]]
+    assert found == [["hierarchy"], ["templates", "trees", "greedy"]]
     assert answer.schedule.origin.engine == "trees"
     assert answer.schedule.makespan_us < 1.1 * answer.bound.time_us
 
@@ -209,8 +221,8 @@ def test_where_hierarchy_finds_nothing_what_was_left_out_is_tried(monkeypatch):
     monkeypatch.setattr(Racer, "race", lambda self, runs, events: raced.append(runs) or race(self, runs, events))
     synthesize_auto(demand, Options(limits=Limits(seconds=4.0, workers=1)), Events())
     assert [{run.engine for run in runs} for runs in raced] == [
-        set(),
-        {"milp", "hierarchy"},
+        {"hierarchy"},
+        {"milp"},
         {"templates", "trees", "milp"},
     ]
 
@@ -226,6 +238,7 @@ def test_no_processes_are_started_for_less_time_than_they_take_to_start(monkeypa
 
 def test_without_any_time_the_first_answer_is_of_the_engine_that_is_soonest_done():
     """Engine milp takes seconds for its first schedule on 64 ranks."""
-    demand = Demand(load_topology("ndv4", 2), Kind.ALLREDUCE, 1e6)
-    found = synthesize_auto(demand, Options(limits=Limits(seconds=0.0, workers=1)), Events())
-    assert found.schedule.origin.engine == "templates"
+    for size, engine in ((1e5, "templates"), (1e6, "hierarchy")):
+        demand = Demand(load_topology("ndv4", 2), Kind.ALLREDUCE, size)
+        found = synthesize_auto(demand, Options(limits=Limits(seconds=0.0, workers=1)), Events())
+        assert found.schedule.origin.engine == engine

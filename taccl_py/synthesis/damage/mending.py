@@ -20,6 +20,7 @@ from taccl_py.synthesis.engine import Demand, Events
 from taccl_py.synthesis.justify import justified_schedule
 from taccl_py.synthesis.templates.fitting import fitted
 from taccl_py.synthesis.templates.messages import TemplatePlan
+from taccl_py.synthesis.uneven import FinerChunks, recut
 from taccl_py.topology.model import Topology
 
 # Writes schedules for a demand, given a bound, limits and where to report to.
@@ -122,11 +123,24 @@ def _promising(plans: Sequence[Schedule], demand: Demand, limits: Limits) -> lis
         else:
             found.append(each)
             waiting.rotate(-1)
-    return sorted(found, key=lambda plan: plan.time_us)[: PARAMS.most_plans]
+    # Of several weights of a plan that come to the same one is enough.
+    unlike = {(plan.time_us, len(plan.damage.plan.messages)): plan for plan in reversed(found)}
+    return sorted(unlike.values(), key=lambda plan: plan.time_us)[: PARAMS.most_plans]
+
+
+def _sized(plan: WeighedPlan, limits: Limits) -> Schedule | None:
+    """The plan with each part as one chunk of the size that suits it, where all data is one root's; None elsewhere, or if time is over."""
+    if plan.demand.kind is not Kind.BROADCAST or plan.demand.chunks_per_rank is not None:
+        return None
+    own = fitted(plan.demand, plan.whole_parts().plan(), always)
+    return None if own is None else recut(own, FinerChunks.of(plan.demand), limits)
 
 
 def _cut(plan: WeighedPlan, limits: Limits) -> Schedule | None:
     """The plan in the fewest chunks that are about as good as any number."""
+    sized = _sized(plan, limits)
+    if sized is not None:
+        return sized
     tried = list(until(limits.countdown(), plan.cuts()))
     limit_us = min((time_us for time_us, _ in tried), default=0.0) * (1 + PARAMS.least_gain)
     for time_us, cut in sorted(tried, key=lambda each: each[1].chunks_per_rank):
@@ -153,7 +167,7 @@ def _fitted(demand: Demand, plan: TemplatePlan) -> list[Schedule]:
 
 def _more(demand: Demand, whole: Topology) -> float:
     """Times as much as healthy lanes carry where an AllReduce leaves out what is lost: so large messages of the plan will be."""
-    if demand.kind is not Kind.ALLREDUCE:
+    if demand.kind not in (Kind.ALLREDUCE, Kind.BROADCAST):
         return 1.0
     left, before = lane_rates(demand.topology), lane_rates(whole)
     places = len(whole.node_ranks[0])

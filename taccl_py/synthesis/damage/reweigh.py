@@ -58,6 +58,11 @@ class WeighedPlan:
             cut = PlanCut.of(self.damage, self.parts, count)
             yield cut.time_us(self.demand), cut
 
+    def whole_parts(self) -> PlanCut:
+        """The plan with one chunk for each part, all of the same size."""
+        parts = sorted(self.parts, key=lambda part: (part.block.chunks[0], part.order))
+        return PlanCut(self.damage, len(parts), tuple(parts), tuple(range(n, n + 1) for n in range(len(parts))))
+
 
 def weighed_plans(plan: Schedule, demand: Demand, limits: Limits) -> Iterator[WeighedPlan]:
     """A plan of the whole machine on a damaged one, with weights of several sorts.
@@ -100,7 +105,7 @@ def _counts(collective: Collective, demand: Demand, parts: int) -> Iterator[int]
 
 def _weighings(damage: Damage, limits: Limits) -> Iterator[list[_WeighedPart]]:
     """Weights in proportion to what is left, and what the linear program says, also of others that stand in."""
-    if damage.plan.collective.kind is Kind.ALLREDUCE:
+    if damage.plan.collective.kind in (Kind.ALLREDUCE, Kind.BROADCAST):
         yield from filter(None, [_in_proportion(damage)])
     # Where each rank's data is its own, weights alone move little of it.
     sorts = ((True, False), (False, False), (False, True))

@@ -138,7 +138,10 @@ def _write_out(
         best_us = min((schedule.makespan_us for schedule in (*known, *found)), default=float("inf"))
         done = bound.is_reached_by(best_us) or over()
         if (found or known or large) and (
-            done or strategy.estimate_us > PARAMS.estimate_factor * best_us or (work > PARAMS.most_deliveries)
+            done
+            or strategy.estimate_us > PARAMS.estimate_factor * best_us
+            or work > PARAMS.most_deliveries
+            or len(tried) >= PARAMS.most_written
         ):
             break
         plan = strategy.plan()
@@ -174,11 +177,11 @@ def _check(demand: Demand) -> None:
 
 
 def _promising(demand: Demand, limits: Limits) -> Iterator[HierarchyStrategy]:
-    """The most promising strategies first, and not many of them; of those that can be estimated in time, and a moment it is always."""
+    """The most promising strategies first, of those that can be estimated in time, and a moment it is always."""
     over = limits.countdown(least_seconds=PARAMS.least_estimation_seconds)
     found: list[HierarchyStrategy] = []
     for strategy in strategies(demand, limits):
         found.append(strategy)
         if over():
             break
-    yield from sorted(found, key=lambda strategy: strategy.estimate_us)[: PARAMS.most_written]
+    yield from sorted(found, key=lambda strategy: strategy.estimate_us)

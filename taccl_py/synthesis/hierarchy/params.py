@@ -14,7 +14,7 @@ class Params:
     most_deliveries
         Deliveries of chunks after which no more strategies are written out. Guess.
     most_written
-        Strategies that are written out, the fastest estimates first. Guess.
+        Different plans that are written out, the fastest estimates first. Guess.
     estimate_factor
         Strategies whose estimate is so many times the best schedule's time are not written out. Guess.
     many_messages
@@ -115,7 +115,7 @@ class Params:
     """
 
     most_deliveries: int = 300_000
-    most_written: int = 16
+    most_written: int = 24
     estimate_factor: float = 1.3
     many_messages: int = 4_000
     most_coarser: int = 2

@@ -197,3 +197,31 @@ def test_plans_of_too_many_messages_are_left_out():
     least = min(len(schedule.messages) for schedule in every)
     (smallest,) = written(demand, bound, LIMITS, Events(), most_messages=1)  # none is so small
     assert len(smallest.messages) <= least
+
+
+def test_a_slow_nic_carries_its_part_of_a_broadcast():
+    """Half a NIC of four: 3.5 in place of 4, where a Broadcast over the whole lanes alone has three."""
+    healthy = Demand(cluster(2, 4), Kind.BROADCAST, float(16 * MIB))
+    whole_us = min(
+        each.makespan_us for each in written(healthy, demand_bound(healthy.topology, healthy.kind, 0, 1.0, LIMITS), LIMITS, Events())
+    )  # fmt: skip
+    topology = degraded(healthy.topology, NIC_SLOW)
+    found, bound = mended(topology, Kind.BROADCAST, 16 * MIB)
+    assert verify_schedule(found) == ()
+    assert bound.time_us <= found.makespan_us <= 8 / 7 * whole_us
+    nic = next(number for number, port in enumerate(topology.ports) if "node 1 ib1 in" in port.name)
+    into = {link for link, resources in enumerate(topology.resources_of) if len(topology.links) + nic in resources}
+    assert any(message.link in into for message in found.messages)
+
+
+def test_weights_that_come_to_the_same_are_one_plan(monkeypatch):
+    topology = degraded(cluster(2, 4), NIC_GONE)
+    demand = Demand(topology, Kind.ALLREDUCE, float(MIB))
+    whole = healed(topology)
+    assert whole is not None
+    there = replace(demand, topology=whole)
+    (plan, *_) = written(there, demand_bound(whole, there.kind, 0, there.size_bytes, LIMITS), LIMITS, Events())
+    monkeypatch.setattr(mending, "PARAMS", replace(PARAMS, most_plans=100))
+    chosen = mending._promising([plan], demand, LIMITS)
+    assert len(list(weighed_plans(plan, demand, LIMITS))) >= len(chosen) > 0
+    assert len({each.time_us for each in chosen}) == len(chosen)
