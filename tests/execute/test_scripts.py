@@ -35,7 +35,12 @@ def test_without_a_gpu_one_gpu_says_so_in_one_line():
 def test_one_gpu_does_the_same_on_cpus():
     ended = run_script("one_gpu", "--backend", "gloo", "--ranks", 3, "3KiB", "48KiB")
     assert ended.returncode == 0, ended.stderr
-    rows = [line.split() for line in ended.stdout.splitlines()[2:]]
+    lines = ended.stdout.splitlines()
+    assert [line.split()[1:] for line in lines[-4:]] == [
+        [kind, "0", "wrong"] for kind in ("allgather", "allreduce", "alltoall", "broadcast")
+    ]
+    assert "the backend's own collective is called" not in ended.stderr
+    rows = [line.split() for line in lines[2:-4]]
     names = [
         f"{kind}-{shape}" for kind in ("allgather", "allreduce", "alltoall", "broadcast") for shape in ("full", "ring")
     ]
