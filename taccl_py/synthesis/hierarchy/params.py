@@ -13,6 +13,8 @@ class Params:
     ----------
     most_deliveries
         Deliveries of chunks after which no more strategies are written out. Guess.
+    most_made
+        Strategies of which plans are made, many of which may come to the same, or to nothing. Guess.
     most_written
         Different plans that are written out, the fastest estimates first. Guess.
     estimate_factor
@@ -115,6 +117,7 @@ class Params:
     """
 
     most_deliveries: int = 300_000
+    most_made: int = 96
     most_written: int = 24
     estimate_factor: float = 1.3
     many_messages: int = 4_000
