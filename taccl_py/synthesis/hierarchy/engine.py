@@ -141,7 +141,7 @@ def _write_out(
             done
             or strategy.estimate_us > PARAMS.estimate_factor * best_us
             or work > PARAMS.most_deliveries
-            or len(tried) + len(large) >= PARAMS.most_written
+            or len(tried) >= PARAMS.most_written
         ):
             break
         plan = strategy.plan()
