@@ -111,12 +111,12 @@ class FailurePlan:
         return FailurePlan(_on(request, topology), topology, classes)
 
     def search_healthy(self, runtime: Runtime, deadline: Deadline, events: Events) -> None:
-        """Find what the whole machine takes on links and ports alone, with the effort ``quick``, for comparison."""
+        """Find what the whole machine takes, with the effort ``quick``, for comparison."""
         events.stage("whole machine")
         limits = self._limits(deadline, len(self.classes) + 1)
         limits = limits.within(limits.seconds * EFFORTS["quick"]) if limits.by_work else limits
         try:
-            answer = search_for(replace(self._within(self.request, limits), profile=None), runtime, events)
+            answer = search_for(self._within(self.request, limits), runtime, events)
         except SynthesisError:
             return
         self.healthy_us = answer.time_us

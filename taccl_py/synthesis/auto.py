@@ -39,15 +39,15 @@ class Params:
     mending_part
         Part of the time for the run that mends plans of a whole machine for a damaged one. Guess.
     leading_part
-        Part of the time for a leading run where templates are left out. Measured: AllReduce of 64 MiB on eight ND A100 v4 nodes in 5 s, 996 ->
-        648 us.
+        Part of the time for a leading run where templates are left out. Guess.
     least_left
         Time that must be left for a race, as a part of what the quick engines took: on a large machine every engine takes long to begin
         with. Measured: AllReduce of 16 MiB on hpn:16 ends in 2.1 s with a limit of 1 s, and in 4.3 s without this.
     node_bytes_without_templates
         Bytes for each node from which templates are left out on nodes whose ranks are all linked. Measured: from there on no template is
         faster than engine hierarchy, for any collective but AllToAll, on two, four and eight ND A100 v4 nodes, two and four ND H100 v5 and
-        HPN, two MI300X and DGX-2; with 64 KiB Broadcast on four HPN nodes is 22 % faster by templates.
+        HPN, two MI300X and DGX-2 (AllReduce of 64 MiB on eight ND A100 v4 nodes in 5 s, 996 -> 648 us); with 64 KiB Broadcast on four HPN
+        nodes is 22 % faster by templates.
     most_pairs
         Pairs of chunk and link up to which engine ``milp`` gets several chunks per rank: it solves about as many in a
         second. Guess.

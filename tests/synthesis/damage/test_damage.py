@@ -199,8 +199,8 @@ def test_plans_of_too_many_messages_are_left_out():
     assert len(smallest.messages) <= least
 
 
-def test_a_slow_nic_carries_its_part_of_a_broadcast():
-    """Half a NIC of four: 3.5 in place of 4, where a Broadcast over the whole lanes alone has three."""
+def test_a_slow_nic_carries_its_part_of_a_broadcast(monkeypatch):
+    """Half a NIC of four: 3.5 in place of 4, where a Broadcast over the whole lanes alone has three; with sizes it is faster than without."""
     healthy = Demand(cluster(2, 4), Kind.BROADCAST, float(16 * MIB))
     whole_us = min(
         each.makespan_us for each in written(healthy, demand_bound(healthy.topology, healthy.kind, 0, 1.0, LIMITS), LIMITS, Events())
@@ -212,6 +212,9 @@ def test_a_slow_nic_carries_its_part_of_a_broadcast():
     nic = next(number for number, port in enumerate(topology.ports) if "node 1 ib1 in" in port.name)
     into = {link for link, resources in enumerate(topology.resources_of) if len(topology.links) + nic in resources}
     assert any(message.link in into for message in found.messages)
+    monkeypatch.setattr(mending, "_sized", lambda *_: None)
+    without, _ = mended(topology, Kind.BROADCAST, 16 * MIB)
+    assert found.makespan_us < 0.97 * without.makespan_us
 
 
 def test_weights_that_come_to_the_same_are_one_plan(monkeypatch):
