@@ -38,6 +38,13 @@ from taccl_py.units import BYTES_PER_MB, relative_gap
 _ENGINE = "demands"
 # Every planner, the planners in the order in which they are tried, and CP-SAT's model.
 AUTO, _BALANCE, _MULTICAST, _DIRECT, _FLOOD, _TREES, CP = DEMAND_ENGINES
+# Demands and machines that each planner is for; trees are for all.
+_PLANS_FOR = {
+    _BALANCE: "for what goes from one rank to one other, between nodes with the same NICs",
+    _MULTICAST: "for copies from one rank, or sums at one rank, between nodes with the same NICs",
+    _DIRECT: "for what single links can carry to all who want it",
+    _FLOOD: "for what the same ranks want, three or more of them",
+}
 
 
 @dataclass(frozen=True)
@@ -116,10 +123,11 @@ def solve_demand(
     events.bound(bound.time_us)
     events.stage("search")
     search = _DemandSearch(topology, demand, bound, limits, events)
-    search.plan(_beginnings(topology, demand, bound) if engine == CP else _families(topology, demand, bound, engine))
+    search.plan(_beginnings(topology, demand, bound) if engine == CP else search.families(engine))
     if classes and search.best is None and engine != AUTO:
+        reason = f": it is {_PLANS_FOR[engine]}" if engine in _PLANS_FOR else ""
         raise InputError(
-            f"engine {engine} has no schedule for this demand; use --engine {AUTO}, or another one",
+            f"engine {engine} has no schedule for this demand on {topology.name}{reason}; use --engine {AUTO}",
             path="command line",
             field="--engine",
         )
@@ -139,6 +147,7 @@ class _DemandSearch:
         self._topology, self._demand, self._bound, self._limits, self._events = topology, demand, bound, limits, events
         self._deadline, self._over = limits.deadline(), limits.countdown()
         self._seen: list[DemandSchedule] = []
+        self._near_gap = PARAMS.near_gap
         self.best: DemandSchedule | None = None
         self.finder = ""
         self.is_proved = False
@@ -154,8 +163,18 @@ class _DemandSearch:
     def is_far(self) -> bool:
         """True if there is time, and the best schedule is far enough from the bound to look for another."""
         return self.best is not None and not (
-            self._over() or self.best.makespan_us <= self._bound.time_us * (1 + PARAMS.near_gap)
+            self._over() or self.best.makespan_us <= self._bound.time_us * (1 + self._near_gap)
         )
+
+    def families(self, engine: str) -> Iterator[tuple[str, Iterator[DemandSchedule]]]:
+        """Families of schedules with the names of their planners, of one or of all, the likeliest first."""
+        for family in _planned(self, self._topology, self._demand, self._bound, is_whole=engine == AUTO):
+            if engine in (AUTO, family[0]):
+                yield family
+
+    def even_out(self) -> None:
+        """Take note that NICs have been evened out, beside which trees and the schedule of a collective gain little."""
+        self._near_gap = PARAMS.evened_gap
 
     def limits_for(self, part: float) -> Limits:
         """Limits with a part of what is left of the budget."""
@@ -214,16 +233,8 @@ def _beginnings(topology: Topology, demand: DataDemand, bound: Bound) -> Iterato
             yield _FLOOD, iter([schedule] if schedule is not None else [])
 
 
-def _families(
-    topology: Topology, demand: DataDemand, bound: Bound, engine: str
-) -> Iterator[tuple[str, Iterator[DemandSchedule]]]:
-    """Families of schedules with the names of their planners, of one or of all, the likeliest first."""
-    planned = _planned(topology, demand, bound, is_whole=engine == AUTO)
-    return planned if engine == AUTO else (family for family in planned if family[0] == engine)
-
-
 def _planned(
-    topology: Topology, demand: DataDemand, bound: Bound, *, is_whole: bool
+    search: _DemandSearch, topology: Topology, demand: DataDemand, bound: Bound, *, is_whole: bool
 ) -> Iterator[tuple[str, Iterator[DemandSchedule]]]:
     """Families of all planners; where the search is whole, those are left out that win nothing beside the ones before."""
     classes = classes_of(demand)
@@ -235,6 +246,8 @@ def _planned(
         yield _BALANCE, (plan.timed() for plan in _counted(plans, made))
     if made and is_large(len(classes)):
         return
+    if made:
+        search.even_out()
     for is_matched in () if made and len(classes) > PARAMS.few_exchanges else (False, True):
         yield _MULTICAST, (plan.timed() for plan in multicast_plans(topology, demand, classes, is_matched=is_matched))
     yield _DIRECT, _direct(topology, demand, classes)
@@ -244,6 +257,8 @@ def _planned(
     if mirrored is not None and can_flood(mirrored):
         floods = _of_floods(topology.reversed(), demand, mirrored)
         yield _FLOOD, (run_backwards(topology, found) for found in floods)
+    if is_whole and made and not search.is_far:
+        return
     if is_whole and len(classes) * len(topology.links) > PARAMS.most_looks and _is_direct(topology, classes):
         return
     rates_us = sorted({topology.resource_cost[r][1] for links in topology.resources_of for r in links} - {0.0})
