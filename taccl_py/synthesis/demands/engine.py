@@ -257,9 +257,8 @@ def _planned(
     if mirrored is not None and can_flood(mirrored):
         floods = _of_floods(topology.reversed(), demand, mirrored)
         yield _FLOOD, (run_backwards(topology, found) for found in floods)
-    if is_whole and made and not search.is_far:
-        return
-    if is_whole and len(classes) * len(topology.links) > PARAMS.most_looks and _is_direct(topology, classes):
+    is_huge = len(classes) * len(topology.links) > PARAMS.most_looks
+    if is_whole and ((made and not search.is_far) or (is_huge and _is_direct(topology, classes))):
         return
     rates_us = sorted({topology.resource_cost[r][1] for links in topology.resources_of for r in links} - {0.0})
     slowest_us = min(rates_us[-1], PARAMS.slowest_factor * rates_us[0]) if rates_us else 0.0
