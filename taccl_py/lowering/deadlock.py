@@ -7,9 +7,15 @@ true, so one run in any order decides.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+
+from networkx.utils import UnionFind
 
 from taccl_py.lowering.actions import NONE, RankAction, StepTransfer
 from taccl_py.lowering.threadblocks import UnfinishedThreadblock
@@ -101,10 +107,41 @@ class Fifos:
         model
             How steps become operations.
         """
+        if self.passes_hand_to_hand:
+            return ()
         alike = (model.slots, *map(model.operations, self._counts))
         if alike not in self._known:
             self._known[alike] = self.start(model).stuck()
         return self._known[alike]
+
+    @cached_property
+    def passes_hand_to_hand(self) -> bool:
+        """True if the program ends whatever connections hold, as it does even where they hold nothing and a transfer needs both its ends at once.
+
+        Steps that a transfer joins, over steps that pass on what they receive, then happen together; if no such group waits for itself through
+        the order of threadblocks or through flags, groups can happen one after the other, and in each what is sent is taken at once.
+        """
+        sender = dict[int, int]()
+        group: UnionFind[int] = UnionFind()
+        for step in (step for block in self._blocks for step in block):
+            if step.action.leaves != NONE:
+                sender[step.action.leaves] = step.action.order
+        before = defaultdict[int, set[int]](set)
+        for step in (step for block in self._blocks for step in block):
+            if step.action.arrives != NONE:
+                source = sender[step.action.arrives]
+                if group[source] == group[step.action.order]:  # passed on in a circle, which nobody begins
+                    return False
+                group.union(source, step.action.order)
+        for block in self._blocks:
+            for one, two in pairwise(block):
+                before[group[two.action.order]].add(group[one.action.order])
+            for step in block:
+                before[group[step.action.order]].update(group[other] for other in step.waits)
+        with suppress(CycleError):
+            TopologicalSorter(before).prepare()
+            return True
+        return False
 
     def start(self, model: FifoModel) -> ResumableExecution:
         """Return an execution that has not begun."""

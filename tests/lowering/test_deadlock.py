@@ -127,3 +127,36 @@ def test_models_that_are_alike_share_an_answer_and_others_do_not():
     assert fifos.stuck(FifoModel(1, 2)) is fifos.stuck(FifoModel(1, 3))
     assert fifos.stuck(FifoModel(1, 4)) == ()
     assert len(fifos.stuck(FifoModel(1, 3))) == 2
+
+
+def test_what_passes_from_hand_to_hand_needs_no_room():
+    """A chain over a rank that passes on what it receives, and one transfer after the other on each connection."""
+    blocks = (
+        (block(send(0, "i0-3", 0), send(1, "i0-3", 2), send_peer=1),),
+        (
+            block(
+                act(2, Op.RECV_COPY_SEND, "", "o0-3", rank=1, arrives=0, leaves=1),
+                recv(3, "o4-7", 2, rank=1),
+                recv_peer=0, send_peer=2,
+            ),
+        ),
+        (block(recv(4, "o0-3", 1, rank=2), recv_peer=1),),
+    )  # fmt: skip
+    transfers = (transfer(0, 1, count=4), transfer(1, 2, count=4), transfer(0, 1, count=4))
+    fifos = Fifos(blocks, {}, transfers)
+    assert fifos.passes_hand_to_hand
+    assert fifos.start(FifoModel(1, 1)).stuck() == ()
+    # The last rank takes it when the first one has sent the next, which the second one takes later.
+    assert not Fifos(blocks, {4: (1,)}, transfers).passes_hand_to_hand
+    assert Fifos(blocks, {4: (1,)}, transfers).stuck(FifoModel(1, 1)) != ()
+
+
+def test_exchanges_and_circles_do_not_pass_from_hand_to_hand():
+    assert not Fifos(*exchange(1)).passes_hand_to_hand
+    ring = tuple(
+        (block(act(r, Op.RECV_COPY_SEND, "", "o0", rank=r, arrives=(r - 1) % 3, leaves=r), recv_peer=(r - 1) % 3, send_peer=(r + 1) % 3),)
+        for r in range(3)
+    )  # fmt: skip
+    transfers = tuple(transfer(r, (r + 1) % 3) for r in range(3))
+    assert not Fifos(ring, {}, transfers).passes_hand_to_hand
+    assert Fifos(ring, {}, transfers).stuck(FifoModel(9, 9)) != ()

@@ -10,7 +10,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+
+from networkx.utils import UnionFind
 
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.verify.msccl.findings import place
@@ -55,6 +60,49 @@ def is_split(plan: KernelProgram, chunks_per_message: int) -> bool:
     """True if some operation carries more messages when they hold this few chunks than when they hold all that they can."""
     counts = {op.step.count for op in plan.operations if op.inbound is not None or op.outbound is not None}
     return any(operations_of(count, chunks_per_message) != operations_of(count, MAX_COUNT) for count in counts)
+
+
+def ends_without_queues(plan: KernelProgram) -> bool:
+    """True if the program ends even with queues of no length, where an operation sends only while another receives: then it does with any.
+
+    Each message is one with its receipt, and so is an operation that passes on what it receives with both; the program ends if what is so joined
+    can be done one after the other. With queues of one, all of one then move at once.
+    """
+    flows = _flows(plan)
+    if flows is None or any(wait.operation is None for op in plan.operations for wait in op.waits):
+        return False
+    before: dict[int, set[int]] = {flows[index]: set() for index in range(len(plan.operations))}
+    for block in plan.blocks:
+        for one, two in pairwise(block.operations):
+            before[flows[two.index]].add(flows[one.index])
+    for op in plan.operations:
+        before[flows[op.index]].update(flows[wait.operation] for wait in op.waits if wait.operation is not None)
+    with suppress(CycleError):
+        TopologicalSorter(before).prepare()
+        return True
+    return False
+
+
+def _flows(plan: KernelProgram) -> UnionFind[int] | None:
+    """Operations that messages join; None if both ends of some message differ in length, or what is passed on goes in a circle."""
+    flows: UnionFind[int] = UnionFind(range(len(plan.operations)))
+    sent: dict[int, list[int]] = {}
+    received: dict[int, list[int]] = {}
+    for block in plan.blocks:
+        for op in block.operations:
+            if op.outbound is not None:
+                sent.setdefault(op.outbound, []).append(op.index)
+            if op.inbound is not None:
+                received.setdefault(op.inbound, []).append(op.index)
+    for connection, senders in sent.items():
+        receivers = received.get(connection, [])
+        if [plan.operations[op].step.count for op in senders] != [plan.operations[op].step.count for op in receivers]:
+            return None
+        for one, two in zip(senders, receivers, strict=True):
+            if flows[one] == flows[two]:  # passed on in a circle, which nobody begins
+                return None
+            flows.union(one, two)
+    return flows
 
 
 def ends(plan: KernelProgram, chunks_per_message: int, capacity: int) -> bool:

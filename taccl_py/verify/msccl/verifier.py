@@ -11,7 +11,14 @@ from taccl_py.demand import DataDemand
 from taccl_py.errors import UnsupportedFeature, Violation
 from taccl_py.runtimes import LEGACY, MAX_COUNT, RCCL, Runtime
 from taccl_py.verify.msccl.demand import DemandContents, DemandUnits, fit_units
-from taccl_py.verify.msccl.execute import ExecutionResult, ends, find_circles, is_split, least_capacity
+from taccl_py.verify.msccl.execute import (
+    ExecutionResult,
+    ends,
+    ends_without_queues,
+    find_circles,
+    is_split,
+    least_capacity,
+)
 from taccl_py.verify.msccl.findings import Findings
 from taccl_py.verify.msccl.geometry import BufferLengths, BufferPlacement, operations_of, size_of_split
 from taccl_py.verify.msccl.grammar import AlgoElement, parse_algorithm
@@ -239,7 +246,7 @@ def _execute(case: _ExecutedFile, root: int | None, findings: Findings) -> _Exec
         for cycle in find_circles(plan, MAX_COUNT, None):
             findings.violation(cycle.where, "deadlock", cycle.what)
         return _ExecutionFindings()
-    single = least_capacity(plan, 1) if is_split(plan, 1) else whole
+    single = least_capacity(plan, 1) if is_split(plan, 1) and not ends_without_queues(plan) else whole
     slots = case.runtime.fifo_slots[case.algorithm.protocol]
     safe_max_bytes: int | None = None
     if whole.capacity > slots:

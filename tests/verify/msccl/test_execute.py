@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl_py.runtimes import EXECUTOR
-from taccl_py.verify.msccl.execute import ends, find_circles, least_capacity
+from taccl_py.verify.msccl.execute import ends, ends_without_queues, find_circles, least_capacity
 from taccl_py.verify.msccl.findings import Findings
 from taccl_py.verify.msccl.grammar import parse_algorithm
 from taccl_py.verify.msccl.operations import KernelProgram, make_plan
@@ -167,3 +167,40 @@ def test_what_ends_with_single_chunks_ends_with_any_number(seed: int, capacity: 
     plan = plan_of(random_traffic(random.Random(seed)))
     if ends(plan, 1, capacity):
         assert all(ends(plan, chunks, capacity) for chunks in (2, 3, 71))
+
+
+@settings(max_examples=300)
+@given(st.integers(0, 10**6))
+def test_what_ends_without_queues_ends_with_any(seed: int) -> None:
+    plan = plan_of(random_traffic(random.Random(seed)))
+    if ends_without_queues(plan):
+        assert all(least_capacity(plan, chunks).capacity == 1 for chunks in (1, 2, 3, 71))
+
+
+def test_programs_with_and_without_need_of_queues() -> None:
+    chain = make_file("broadcast", 3, 4, (4, 4, 0), inplace=1)
+    add(chain, 0, 1, -1, [step("s", "i0", cnt=4)])
+    add(chain, 1, 2, 0, [step("rcs", dst="o0", cnt=4)])
+    add(chain, 2, -1, 1, [step("r", dst="o0", cnt=4)])
+    assert ends_without_queues(plan_of(chain))
+    assert not ends_without_queues(plan_of(direct_alltoall(4)))  # both ends of each exchange send first
+    assert not ends_without_queues(plan_of(crossing(3, 4)))
+    assert not ends_without_queues(plan_of(ring_allgather(4)))
+
+
+def test_what_is_passed_on_in_a_circle_needs_somebody_to_begin() -> None:
+    file = make_file("alltoall", 3, 3, (3, 3, 0), inplace=0)
+    for rank in range(3):
+        add(file, rank, (rank + 1) % 3, (rank - 1) % 3, [step("rcs", dst="o0")])
+    plan = plan_of(file)
+    assert not ends_without_queues(plan)
+    assert not ends(plan, 1, 9)
+
+
+def test_flags_that_wait_for_each_other_are_seen_without_queues() -> None:
+    file = direct_alltoall(2)
+    file.step(0, 1, 0).update(depid=0, deps=0)
+    assert not ends_without_queues(plan_of(file))  # a flag that nobody raises
+    file.step(0, 0, 0).update(hasdep=1, depid=1, deps=0)
+    file.step(0, 1, 0).update(hasdep=1)
+    assert not ends_without_queues(plan_of(file))
