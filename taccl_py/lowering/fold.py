@@ -7,10 +7,11 @@ AllReduce has at least as many chunks as ranks, but they belong to none of them,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from taccl_py.collective import Kind
+from taccl_py.lowering.coarse import run_ends
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Schedule
 
@@ -41,15 +42,6 @@ def folded(schedule: Schedule) -> Schedule:
 
 def _number(num_chunks: int, most: int, lists: set[tuple[int, ...]]) -> int:
     """Number of chunks that become one: as few as shorten lists of so many to `MAX_COUNT`, or else as many as can."""
-    together = math.gcd(num_chunks, *(end for chunks in lists for end in _ends(chunks)))
+    together = math.gcd(num_chunks, *(end for chunks in lists for end in run_ends(chunks)))
     enough = (number for number in range(1, together) if together % number == 0 and most <= MAX_COUNT * number)
     return next(enough, together)
-
-
-def _ends(chunks: Sequence[int]) -> Iterator[int]:
-    """First chunk of every run of neighbours, and the one behind the last."""
-    for index, chunk in enumerate(chunks):
-        if not index or chunks[index - 1] != chunk - 1:
-            yield chunk
-        if index + 1 == len(chunks) or chunks[index + 1] != chunk + 1:
-            yield chunk + 1

@@ -26,14 +26,14 @@ class Homes:
     ----------
     address_of
         Home of each chunk that has one.
-    scratch_chunks
-        Scratch cells given out.
+    scratch
+        Chunk that each scratch cell which is given out is for.
     seams
         See `taccl_py.lowering.message_ends.PlacementRules`.
     """
 
     address_of: tuple[dict[int, Address], ...]
-    scratch_chunks: tuple[int, ...]
+    scratch: tuple[tuple[int, ...], ...]
     seams: frozenset[int] = frozenset()
 
     def cells(self, rank: int, chunks: tuple[int, ...], message: int) -> CellRange:
@@ -78,22 +78,22 @@ def assign_homes(schedule: CellSchedule, survey: Survey, geometry: BufferSizes, 
         if use.handling is not MessageHandling.SEND or not (use.straight or use.since):
             uses_of[use.rank].append(use)
     address_of: list[dict[int, Address]] = []
-    scratch_chunks: list[int] = []
+    scratch: list[tuple[int, ...]] = []
     for rank, uses in enumerate(uses_of):
         kept = dict.fromkeys(chunk for use in uses for chunk in use.chunks)
         homes = {chunk: _listed_home(schedule, chunk, rank) for chunk in kept}
-        used = len(schedule.scratch[rank])
+        used = list(schedule.scratch[rank])
         strays = sorted((c for c, home in homes.items() if home.buffer is Buffer.INPUT), key=lambda c: homes[c])
         for chunk in strays:
-            homes[chunk] = Address(Buffer.SCRATCH, used)
-            used += 1
+            homes[chunk] = Address(Buffer.SCRATCH, len(used))
+            used.append(chunk)
         early = _early_chunks(schedule, survey, geometry, rank, homes, uses) if rules.aliased else set()
         for chunk in sorted(early, key=lambda c: homes[c]):
-            homes[chunk] = Address(Buffer.SCRATCH, used)
-            used += 1
+            homes[chunk] = Address(Buffer.SCRATCH, len(used))
+            used.append(chunk)
         address_of.append(homes)
-        scratch_chunks.append(used)
-    return Homes(tuple(address_of), tuple(scratch_chunks), rules.seams)
+        scratch.append(tuple(used))
+    return Homes(tuple(address_of), tuple(scratch), rules.seams)
 
 
 def _listed_home(schedule: CellSchedule, chunk: int, rank: int) -> Address:

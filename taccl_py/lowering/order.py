@@ -90,7 +90,7 @@ def _require_sound(schedule: CellSchedule, index: int, message: Message) -> None
         raise InputError(f"message {index} uses link {message.link}, which does not exist; check the schedule")
     if not message.chunks or len(set(message.chunks)) < len(message.chunks):
         raise InputError(f"message {index} carries no chunk, or one twice; check the schedule")
-    if not all(0 <= chunk < collective.num_chunks for chunk in message.chunks):
+    if min(message.chunks) < 0 or max(message.chunks) >= collective.num_chunks:
         raise InputError(f"message {index} carries a chunk that does not exist; check the schedule")
     times = (message.start_us, message.end_us)
     if not all(map(math.isfinite, times)) or not message.start_us < message.end_us:

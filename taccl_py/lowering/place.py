@@ -8,6 +8,7 @@ others come as soon as the chunk is there and what it overwrites is used up.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from taccl_py.collective import Address, Buffer, Kind
@@ -15,6 +16,7 @@ from taccl_py.errors import InputError
 from taccl_py.lowering.actions import NONE, RankAction, StepTransfer
 from taccl_py.lowering.buffers import BufferSizes
 from taccl_py.lowering.cells import CellRange
+from taccl_py.lowering.coarse import CoarseChunks
 from taccl_py.lowering.homes import Homes, assign_homes
 from taccl_py.lowering.message_ends import (
     START,
@@ -28,6 +30,7 @@ from taccl_py.lowering.message_ends import (
 from taccl_py.lowering.order import Event
 from taccl_py.lowering.program import Op
 from taccl_py.lowering.subject import CellSchedule
+from taccl_py.schedule.ir import Schedule
 
 _DURING, _AFTER = 1, 2
 
@@ -59,6 +62,20 @@ def place_messages(
     InputError
         If the schedule sends what a rank does not hold, leaves out a wanted chunk, or has no place for a chunk.
     """
+    if isinstance(schedule, Schedule) and rules.subject is None and not rules.seams:
+        coarse = CoarseChunks.of(schedule)
+        if coarse is not None:
+            sizes = replace(geometry, collective=coarse.schedule.collective)
+            with suppress(InputError):  # what is wrong is told of the schedule's own chunks
+                writer = _placed(coarse.schedule, events, sizes, rules)
+                return coarse.refined(writer.actions(), writer.scratch)
+    return _placed(schedule, events, geometry, rules).actions()
+
+
+def _placed(
+    schedule: CellSchedule, events: tuple[Event, ...], geometry: BufferSizes, rules: PlacementRules
+) -> _ActionWriter:
+    """All actions on cells of the size of a chunk."""
     survey = survey_messages(schedule, events, rules)
     homes = assign_homes(schedule, survey, geometry, rules)
     writer = _ActionWriter(schedule, events, homes, rules)
@@ -71,7 +88,7 @@ def place_messages(
     finisher = _Finisher(schedule, survey, homes, rules)
     for rank, chunks in enumerate(wanted_by):
         writer.add_copies(rank, finisher.copies(rank, chunks), NONE)
-    return writer.actions()
+    return writer
 
 
 def whole_transfers(schedule: CellSchedule) -> tuple[StepTransfer, ...]:
@@ -84,14 +101,20 @@ def whole_transfers(schedule: CellSchedule) -> tuple[StepTransfer, ...]:
 
 
 class _ActionWriter:
-    """Collects actions with their moments and puts them into order."""
+    """Collects actions with their moments and puts them into order.
+
+    Attributes
+    ----------
+    scratch
+        For every rank, the chunk that each cell of its scratch is for.
+    """
 
     def __init__(self, schedule: CellSchedule, events: tuple[Event, ...], homes: Homes, rules: PlacementRules) -> None:
         self._schedule = schedule
         self._events = events
         self._homes = homes
         self._rules = rules
-        self._spare = list(homes.scratch_chunks)
+        self.scratch = list(map(list, homes.scratch))
         self._spare_of: dict[int, CellRange] = {}
         self._found: list[tuple[int, int, int, RankAction]] = []
 
@@ -161,8 +184,8 @@ class _ActionWriter:
         return self._homes.cells(use.rank, use.chunks, use.message)
 
     def _spare_cells(self, use: MessageEnd) -> CellRange:
-        first = self._spare[use.rank]
-        self._spare[use.rank] += len(use.chunks)
+        first = len(self.scratch[use.rank])
+        self.scratch[use.rank] += use.chunks
         self._spare_of[use.message] = CellRange(Buffer.SCRATCH, first, len(use.chunks))
         return self._spare_of[use.message]
 
