@@ -134,11 +134,12 @@ def write_answer(
     lowered: Lowered | LoweredPlan | None,
     facts: dict[str, Any],
     program: str = "algorithm.xml",
+    written: dict[tuple[int, ...], str] | None = None,
 ) -> list[str]:
-    """Write what was asked for, `facts` in the summary; every text is complete before the first file is."""
+    """Write what was asked for, `facts` in the summary; every text is complete before the first file is. `written` is as for `write_schedule`."""
     if output is None:
         return []
-    schedule = write_schedule(answer.schedule)
+    schedule = write_schedule(answer.schedule, written)
     if output.suffix == ".json":
         texts = {output: schedule}
     elif lowered is None or output.suffix == ".xml":

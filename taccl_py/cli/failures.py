@@ -17,6 +17,7 @@ from taccl_py.errors import InputError, Interrupted, LimitReached
 from taccl_py.jsonio import canonical_json, write_all
 from taccl_py.portfolio.failure_index import INDEX, WHOLE, folder_names, written_before
 from taccl_py.report.tables import print_table, record
+from taccl_py.schedule.image import OF_NO_RANK
 from taccl_py.topology.files import topology_to_json
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class _FailureFiles:
     note: str
     served: list[ServedFailure] = field(default_factory=list)
     _stale: dict[str, Any] = field(default_factory=dict)
+    _written: dict[tuple[int, ...], str] = field(default_factory=dict)
 
     @cached_property
     def folders(self) -> dict[str, str]:
@@ -128,15 +130,17 @@ class _FailureFiles:
         self.served.append(each)
 
     def _write_into(self, folder: Path, each: ServedFailure) -> None:
+        # Messages of images carry the same chunks where data belongs to no rank, and else never again.
+        written = self._written if self.plan.request.kind in OF_NO_RANK else None
         if each.choice is None:
-            write_answer(folder / "schedule.json", each.answer, None, {})
+            write_answer(folder / "schedule.json", each.answer, None, {}, written=written)
             for name in _PROGRAM:  # of an earlier run
                 (folder / name).unlink(missing_ok=True)
             return
         lowered = each.choice.lowered
         facts = {"failure": each.failure.what, **record(each.answer, lowered, [])}
         facts |= {**program_facts(each.choice, self.options.runtime), **runtime_facts(each.answer, self.note)}
-        write_answer(folder, each.answer, lowered, facts)
+        write_answer(folder, each.answer, lowered, facts, written=written)
 
     def facts(self) -> dict[str, Any]:
         """Facts of all files."""

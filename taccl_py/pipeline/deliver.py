@@ -101,7 +101,7 @@ def lower_and_verify(
         If the verifier rejects the text, or it does not read back as the program.
     """
     found = lower_unverified(schedule, options, stopped, reorders=reorders)
-    return found if isinstance(found, Lowered) else verified(found, schedule.collective, options.runtime)
+    return verified(found, schedule.collective, options.runtime)
 
 
 def lower_unverified(
@@ -170,7 +170,9 @@ def _lower_as_group(schedule: Schedule, options: LoweringOptions, carried: int) 
 
 
 def verified(found: ReplayedProgram, collective: Collective, runtime: Runtime) -> Lowered:
-    """A program with its text, or InvalidArtifact if the verifier rejects that."""
+    """A program with its text, or InvalidArtifact if the verifier rejects that; itself, if it is verified already."""
+    if isinstance(found, Lowered):
+        return found
     program = found.program
     count_work("lowered", sum(len(block.steps) for gpu in program.gpus for block in gpu.threadblocks))
     text = emit_xml(program, runtime)
@@ -300,10 +302,11 @@ def lower_best(
         if lowered.replay.makespan_us <= promised_us or over():
             break
         with suppress(LoweringError, Interrupted):
-            require_valid(schedule)
-            candidate = lower_and_verify(schedule, options, stopped)
+            candidate = lower_unverified(schedule, options, stopped)
             if candidate.replay.makespan_us < lowered.replay.makespan_us:
-                best, lowered = chosen_instead(synthesis, schedule), candidate
+                require_valid(schedule)
+                lowered = verified(candidate, schedule.collective, options.runtime)
+                best = chosen_instead(synthesis, schedule)
     return bounded if best is synthesis else bounded_by_messages(best, MAX_COUNT, over), lowered
 
 

@@ -44,8 +44,15 @@ _DEMAND_ADVICE = "taccl check, show, simulate, trace and run --with local take i
 _PACKED = ', "packed": true'
 
 
-def write_schedule(schedule: Schedule) -> str:
+def write_schedule(schedule: Schedule, written: dict[tuple[int, ...], str] | None = None) -> str:
     """Return the text of a schedule's file; equal schedules have equal texts.
+
+    Parameters
+    ----------
+    schedule
+        The schedule.
+    written
+        Texts of chunks that were written before, and will be: those of other schedules whose messages carry the same.
 
     Raises
     ------
@@ -67,7 +74,7 @@ def write_schedule(schedule: Schedule) -> str:
         "origin": None if origin is None else origin_to_json(origin),
         "scratch": [list(chunks) for chunks in schedule.scratch],
     }
-    texts: dict[int, str] = {}  # by identity: the schedule keeps the tuples alive, and messages share them
+    texts = {} if written is None else written
     rows = ",\n".join("    " + _message_line(message, texts) for message in schedule.messages)
     messages = f"[\n{rows}\n  ]" if rows else "[]"
     # The canonical form would spread a message over several lines as soon as it is long; files are read by message.
@@ -94,11 +101,11 @@ def message_line(message: Message) -> str:
     return _message_line(message, {})
 
 
-def _message_line(message: Message, texts: dict[int, str]) -> str:
+def _message_line(message: Message, texts: dict[tuple[int, ...], str]) -> str:
     """The same; `texts` remembers the chunks of others. Schedules have millions of them, so the few fields are put together here."""
-    chunks = texts.get(id(message.chunks))
+    chunks = texts.get(message.chunks)
     if chunks is None:
-        chunks = texts[id(message.chunks)] = ", ".join(map(str, message.chunks))
+        chunks = texts[message.chunks] = ", ".join(map(str, message.chunks))
     start_us, end_us = float(message.start_us), float(message.end_us)
     if not (math.isfinite(start_us) and math.isfinite(end_us)):
         raise ValueError(f"a message goes from {start_us} to {end_us} us, which JSON cannot hold")
