@@ -302,9 +302,9 @@ def lower_best(
         if lowered.replay.makespan_us <= promised_us or over():
             break
         with suppress(LoweringError, Interrupted):
+            require_valid(schedule)
             candidate = lower_unverified(schedule, options, stopped)
             if candidate.replay.makespan_us < lowered.replay.makespan_us:
-                require_valid(schedule)
                 lowered = verified(candidate, schedule.collective, options.runtime)
                 best = chosen_instead(synthesis, schedule)
     return bounded if best is synthesis else bounded_by_messages(best, MAX_COUNT, over), lowered
