@@ -20,6 +20,7 @@ from enum import StrEnum
 from functools import cached_property, lru_cache
 
 from taccl_py.errors import InputError
+from taccl_py.pickles import pickled_by_fields
 from taccl_py.spelling import did_you_mean
 from taccl_py.units import MAX_CHUNK_COPIES, MAX_RANKS
 
@@ -51,6 +52,7 @@ class Buffer(StrEnum):
     SCRATCH = "s"
 
 
+@pickled_by_fields
 @dataclass(frozen=True, slots=True, order=True)
 class Address:
     """A chunk-sized cell of one rank's buffer; offsets are in chunks."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from taccl_py.collective import Address, Kind
+from taccl_py.pickles import pickled_by_fields
 from taccl_py.runtimes import CUSTOM, Runtime
 
 
@@ -52,6 +53,7 @@ class Protocol(StrEnum):
     LL128 = "LL128"
 
 
+@pickled_by_fields
 @dataclass(frozen=True, slots=True)
 class Step:
     """One instruction of a threadblock.
@@ -79,6 +81,7 @@ class Step:
     has_dependent: bool = False
 
 
+@pickled_by_fields
 @dataclass(frozen=True, slots=True)
 class Threadblock:
     """A block that runs its steps in order, with at most one send peer and one receive peer (-1 for none)."""

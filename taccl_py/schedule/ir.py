@@ -23,11 +23,13 @@ from functools import cached_property
 from operator import attrgetter
 
 from taccl_py.collective import Address, Buffer, Collective
+from taccl_py.pickles import pickled_by_fields
 from taccl_py.tolerances import LAST_DIGITS, RELATIVE
 from taccl_py.topology.model import Topology
 from taccl_py.units import algbw_gbps
 
 
+@pickled_by_fields
 @dataclass(frozen=True, slots=True)
 class Message:
     """Chunks that cross one link together.

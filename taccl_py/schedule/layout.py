@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl_py.collective import Address, Buffer
+from taccl_py.pickles import pickled_by_fields
 from taccl_py.topology.model import Topology
 
 Scratch = tuple[tuple[int, ...], ...]
@@ -59,6 +60,7 @@ class PlacedChunks(Protocol):
         ...
 
 
+@pickled_by_fields
 @dataclass(frozen=True, slots=True)
 class UntimedMessage:
     """A planned message: a group of chunks on a link, with the engine's times (any unit, only their order counts).

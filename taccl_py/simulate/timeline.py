@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from taccl_py.pickles import pickled_by_fields
 from taccl_py.simulate.arbiter import SwitchUse
 from taccl_py.units import algbw_gbps, format_ranks
 
 
+@pickled_by_fields
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """Data that crossed one link as one piece.

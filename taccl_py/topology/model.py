@@ -25,9 +25,11 @@ from operator import attrgetter
 from typing import Any
 
 from taccl_py.errors import InputError
+from taccl_py.pickles import pickled_by_fields
 from taccl_py.units import BYTES_PER_MB, MAX_COST_US, MAX_RANKS, MIN_COST_US
 
 
+@pickled_by_fields
 @dataclass(frozen=True, slots=True)
 class Port:
     """Something that links share and take turns on: a NIC, a switch port, a PCIe uplink.
@@ -54,6 +56,7 @@ class Medium(StrEnum):
     NETWORK = "network"
 
 
+@pickled_by_fields
 @dataclass(frozen=True, slots=True)
 class Link:
     """One directed connection from one rank to another.
