@@ -292,7 +292,7 @@ def test_a_demand_on_a_taccl_profile(taccl, refuse, folder):
     asked = ("sendrecv", "--counts", "counts.csv", "--sketch", sketch)
     record = taccl("synth", profile, *asked, "--json").json
     assert record["makespan_us"] == pytest.approx(2 + 10 * 0.16)
-    refuse(2, ["--sketch", "completes a TACCL profile", "leave it out"], "synth", "ring:8", *asked[:-1], "sk-1")
+    refuse(2, ["--sketch", "completes a TACCL profile", "leave it out"], "synth", "ndv2", *asked[:-1], "sk-1")
 
 
 def test_for_mscclpp_there_is_a_plan(taccl, folder):
