@@ -34,7 +34,7 @@ class ScopedBound:
     scope
         See `Scope`.
     time_us
-        None of these algorithms is faster; microseconds (the profile's own unit on a TACCL profile).
+        None of these algorithms is faster; microseconds.
     reason
         The cause: a latency, a cut, a launch.
     holds_for

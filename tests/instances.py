@@ -14,7 +14,7 @@ import pytest
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.sketch.model import Rotation, Sketch
-from taccl_py.synthesis.engine import Events
+from taccl_py.synthesis.engine import Demand, Events
 from taccl_py.topology.model import Link, Port, Topology
 
 MB = 1_000_000
@@ -39,6 +39,12 @@ class Instance:
 
     def __str__(self) -> str:
         return self.name
+
+
+def demand_of_chunks(topology, collective, sketch, chunk_bytes):
+    """Demand for a collective whose chunks are given, with their size."""
+    size_bytes = chunk_bytes * collective.chunks_per_size
+    return Demand(topology, collective.kind, size_bytes, collective.root, sketch, collective.chunks_per_rank)
 
 
 def machine(num_ranks, links, ports=(), node_of=None, symmetry=(), name="test"):

@@ -40,9 +40,9 @@ class Prediction:
     Attributes
     ----------
     size_bytes
-        Size as nccl-tests counts it; None on a machine whose costs are per chunk.
+        Size as nccl-tests counts it.
     time_us
-        Time on links and ports alone, in microseconds (the profile's own unit on a TACCL profile).
+        Time on links and ports alone, in microseconds.
     runtime_us
         Time of the program under the runtime profile; None for a schedule, which has no threadblocks, and under the neutral profile.
     timeline
@@ -51,7 +51,7 @@ class Prediction:
         The runtime profile.
     """
 
-    size_bytes: float | None
+    size_bytes: float
     time_us: float
     runtime_us: float | None
     timeline: Timeline
@@ -64,12 +64,12 @@ class Prediction:
 
     @property
     def algbw_gbps(self) -> float | None:
-        """Size over `best_us` in GB/s (10^9 bytes a second); None where there is no size."""
-        return None if self.size_bytes is None or self.best_us <= 0 else algbw_gbps(self.size_bytes, self.best_us)
+        """Size over `best_us` in GB/s (10^9 bytes a second); None where nothing moves."""
+        return algbw_gbps(self.size_bytes, self.best_us) if self.best_us > 0 else None
 
     @property
     def busbw_gbps(self) -> float | None:
-        """Bus bandwidth as nccl-tests counts it, in GB/s; None where there is no size."""
+        """Bus bandwidth as nccl-tests counts it, in GB/s; None where nothing moves."""
         return None if self.algbw_gbps is None else self.algbw_gbps * self.timeline.busbw_factor
 
 
@@ -92,7 +92,7 @@ def predict(
         plan, which is verified first.
     size
         Size as nccl-tests counts it: bytes, or a text such as ``16MB``; of a demand's schedule all bytes that have to come somewhere.
-        None: the size that a schedule was made for, else 1 MB.
+        None: the size that a schedule was made for, else 1 MB, or chunks of a TACCL profile's size.
     machine, nodes
         Machine of an XML file or a plan: what `load_machine` takes or gives.
     runtime
@@ -117,12 +117,10 @@ def predict(
     topology = subject.topology
     if subject.replay is None or topology is None:
         raise ValueError("a subject with a machine has no replay")
-    if size_bytes is not None and not subject.sized:
-        raise InputError(
-            "the machine's costs are per chunk of one size; leave size out", path="arguments", field="size"
-        )
-    if size_bytes is None and isinstance(what, LoweredFile):
-        size_bytes = _own_size(what.schedule)
+    if size_bytes is not None and subject.why_one_size:
+        raise InputError(f"{subject.why_one_size}; leave size out", path="arguments", field="size")
+    if size_bytes is None and isinstance(what, LoweredFile) and isinstance(what.schedule, Schedule):
+        size_bytes = round(what.schedule.size_bytes)
     timeline = subject.replay(size_bytes)
     if subject.schedule is not None or subject.demand is not None:
         require_threadblocks("a schedule", runtime_profile)
@@ -132,15 +130,8 @@ def predict(
     else:
         profile = select_profile(runtime_profile, subject.runtime, topology).profile
     times = runtime_times(subject, profile)
-    runtime_us = None if times is None or timeline.size_bytes is None else times(timeline.size_bytes)
+    runtime_us = None if times is None else times(timeline.size_bytes)
     return Prediction(timeline.size_bytes, timeline.makespan_us, runtime_us, timeline, profile)
-
-
-def _own_size(schedule: Schedule | DemandSchedule) -> int | None:
-    """Size that a schedule was made for, if it can be replayed at others."""
-    if isinstance(schedule, DemandSchedule) or schedule.size_bytes is None:
-        return None
-    return round(schedule.size_bytes)
 
 
 def require_threadblocks(schedule: str, asked: str) -> None:
@@ -197,4 +188,4 @@ def _subject(
     kind = what.schedule.collective.kind
     if isinstance(what.program, Plan):
         return plan_subject(what.program, kind, topology, "the plan")
-    return program_subject(what.program, RUNTIMES[what.runtime], topology, "the program", what.instances)
+    return program_subject(what.program, RUNTIMES[what.runtime], topology, "the program")

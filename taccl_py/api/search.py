@@ -30,7 +30,6 @@ from taccl_py.pipeline.demands import demand_lower_bound
 from taccl_py.pipeline.resolve import AUTO_SKETCH, Request, make_demand, resolve_machine
 from taccl_py.pipeline.search import synthesize as synthesize_for
 from taccl_py.pipeline.select import bound_under
-from taccl_py.pipeline.select import size_of as schedule_size
 from taccl_py.portfolio.build import Portfolio, synthesize_portfolio
 from taccl_py.profiles.catalog import neutral_profile, select_profile
 from taccl_py.profiles.model import RuntimeProfile
@@ -109,7 +108,7 @@ def synthesize(  # noqa: PLR0913 - keywords with defaults, as the command's opti
         The collective, or its name: ``allgather``, ``reducescatter``, ``allreduce``, ``alltoall``, ``broadcast``, ``reduce``, ``gather``,
         ``scatter``.
     size
-        Size as nccl-tests counts it: bytes, or a text such as ``16MB``. None: 1 MB; a TACCL profile has none.
+        Size as nccl-tests counts it: bytes, or a text such as ``16MB``. None: 1 MB; on a TACCL profile, chunks of its size.
     root
         Root rank of Broadcast, Reduce, Gather, Scatter.
     sketch
@@ -242,7 +241,7 @@ def _physical_bound(synthesis: Synthesis) -> ScopedBound:
     collective, origin = schedule.collective, schedule.origin
     if origin is None or origin.holds_for == ANY_ALGORITHM:
         return ScopedBound(Scope.PHYSICAL, own.time_us, own.reason, ANY_ALGORITHM)
-    size_bytes = schedule_size(schedule)
+    size_bytes = schedule.size_bytes
     analysis = analyse(schedule.topology, collective.kind, collective.root, [size_bytes], neutral_profile())
     return scoped_bounds(analysis, size_bytes)[0]
 
@@ -314,10 +313,8 @@ def _under(bound: RuntimeBound, profile: RuntimeProfile) -> ScopedBound:
 
 
 def wanted_sizes(demand: Demand, sizes: SizeRange | None) -> list[float]:
-    """Sizes for which bounds of a demand are wanted, in bytes: of a range, or its own, which is the only one where costs are per chunk."""
-    if sizes is None or demand.topology.chunk_costs:
-        return [demand.size_bytes]
-    return list(map(float, sizes.stepped(_STEP)))
+    """Sizes for which bounds of a demand are wanted, in bytes: of a range, or its own."""
+    return [demand.size_bytes] if sizes is None else list(map(float, sizes.stepped(_STEP)))
 
 
 @names_arguments

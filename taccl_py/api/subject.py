@@ -12,7 +12,6 @@ from taccl_py.errors import InputError, require_verdict
 from taccl_py.jsonio import format_of, parse_json, read_text
 from taccl_py.runtimes import CUSTOM, LEGACY, MSCCLPP, Runtime
 from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT
-from taccl_py.units import BYTES_PER_MB, parse_size
 
 if TYPE_CHECKING:
     from taccl_py.collective import Kind
@@ -33,14 +32,12 @@ class GivenFile:
     Attributes
     ----------
     replay
-        Its timeline at a size in bytes (None: at the size that it was made for; 1 MB for an XML file or a plan). None if the machine is not
-        known.
+        Its timeline at a size in bytes (None: at the size that it was made for; the machine's default for an XML file or a plan). None if
+        the machine is not known.
     schedule, program, plan, demand
         One of them; the last one is the schedule of a demand.
     topology
         The machine, or None.
-    sized
-        Whether sizes other than its own are possible.
     kind
         Collective of a plan.
     runtime
@@ -53,7 +50,6 @@ class GivenFile:
     schedule: Schedule | None
     program: Program | None
     topology: Topology | None
-    sized: bool
     plan: Plan | None = None
     kind: Kind | None = None
     runtime: str = ""
@@ -62,10 +58,10 @@ class GivenFile:
 
     @property
     def why_one_size(self) -> str:
-        """Reason for which there is no other size."""
-        if self.asked is not None:
-            return "a program of a demand is for the demand's sizes"
-        return "the machine's costs are per chunk of one size"
+        """Reason for which sizes other than its own are not possible, or empty."""
+        if self.replay is None:
+            return "without --topology there is no time"
+        return "" if self.asked is None else "a program of a demand is for the demand's sizes"
 
 
 @dataclass(frozen=True)
@@ -80,8 +76,6 @@ class Placed:
         Number of nodes, and the sketch that completes a TACCL profile.
     runtime
         Runtime that an XML file is for, or ``auto``.
-    instances
-        Instances that an XML file was made with, to find its chunk on a TACCL profile.
     demand
         File of the demand that the file is for; None for one of a collective.
     named
@@ -92,7 +86,6 @@ class Placed:
     nodes: int | None = None
     sketch: str = ""
     runtime: str = AUTO
-    instances: int = 1
     demand: Path | None = None
     named: tuple[str, ...] = ()
 
@@ -169,7 +162,7 @@ def _load_schedule(file: Path, text: str, placed: Placed, *, verified: bool) -> 
     from taccl_py.verify.any_size import verify_any
 
     words = f"is for XML files, but {file} is a schedule, which carries its machine"
-    _refuse(placed, ("topology", "nodes", "sketch", "runtime", "instances"), words)
+    _refuse(placed, ("topology", "nodes", "sketch", "runtime"), words)
     _refuse(placed, ("demand",), f"is for demands, but {file} is the schedule of a collective")
     schedule = read_schedule(text, str(file))
     if verified:
@@ -182,7 +175,7 @@ def _load_demand_schedule(file: Path, text: str, placed: Placed, *, verified: bo
     from taccl_py.verify.demand import verify_demand_schedule
 
     words = f"is for XML files, but {file} is a schedule, which carries its machine"
-    _refuse(placed, ("topology", "nodes", "sketch", "runtime", "instances"), words)
+    _refuse(placed, ("topology", "nodes", "sketch", "runtime"), words)
     schedule = read_demand_schedule(text, str(file))
     if verified:
         require_verdict(str(file), verify_demand_schedule(schedule, placed.asked()), ())
@@ -196,7 +189,7 @@ def demand_subject(schedule: DemandSchedule) -> GivenFile:
     def replay(size: int | None) -> Timeline:
         return replay_demand(schedule, size)
 
-    return GivenFile(replay, None, None, schedule.topology, sized=True, demand=schedule)
+    return GivenFile(replay, None, None, schedule.topology, demand=schedule)
 
 
 def schedule_subject(schedule: Schedule) -> GivenFile:
@@ -207,14 +200,14 @@ def schedule_subject(schedule: Schedule) -> GivenFile:
         chunk = schedule.chunk_bytes if size is None else schedule.collective.chunk_bytes(size)
         return replay_schedule(schedule, chunk)
 
-    return GivenFile(replay, schedule, None, schedule.topology, sized=not schedule.topology.chunk_costs)
+    return GivenFile(replay, schedule, None, schedule.topology)
 
 
 def _load_plan(file: Path, text: str, placed: Placed, *, verified: bool, needs_machine: bool) -> GivenFile:
     from taccl_py.lowering.plan_reader import kind_of_plan, parse_plan
     from taccl_py.verify.mscclpp import verify_plan
 
-    _refuse(placed, ("runtime", "instances"), f"is for XML files, but {file} is an MSCCL++ plan")
+    _refuse(placed, ("runtime",), f"is for XML files, but {file} is an MSCCL++ plan")
     if needs_machine and isinstance(placed.topology, str) and not placed.topology:
         raise InputError("a plan does not say on which machine it runs; add --topology", path=str(file))
     asked, plan = placed.asked(), parse_plan(text, str(file))
@@ -226,7 +219,7 @@ def _load_plan(file: Path, text: str, placed: Placed, *, verified: bool, needs_m
     kind = None if asked is not None else kind_of_plan(plan, str(file))
     topology = placed.machine()
     if topology is None:
-        return GivenFile(None, None, None, None, sized=False, runtime=MSCCLPP.name, plan=plan, asked=asked)
+        return GivenFile(None, None, None, None, runtime=MSCCLPP.name, plan=plan, asked=asked)
     return plan_subject(plan, kind, topology, str(file), asked)
 
 
@@ -238,19 +231,16 @@ def plan_subject(
 
     if asked is not None:
         sent = demand_program_replay(plan, topology, name, asked)
-        return GivenFile(sent, None, None, topology, sized=False, runtime=MSCCLPP.name, plan=plan, asked=asked)
+        return GivenFile(sent, None, None, topology, runtime=MSCCLPP.name, plan=plan, asked=asked)
 
     def replay(size: int | None) -> Timeline:
-        size_bytes = parse_size("1MB") if size is None else size
-        chunk = BYTES_PER_MB if topology.chunk_costs else size_bytes / plan.chunks_per_size
+        size_bytes = topology.default_bytes(plan.chunks_per_size) if size is None else size
         try:
-            return replay_plan(plan, kind, topology, chunk)
+            return replay_plan(plan, kind, topology, size_bytes / plan.chunks_per_size)
         except InputError as error:
             raise InputError(error.what, path=name, field="--topology") from None
 
-    return GivenFile(
-        replay, None, None, topology, sized=not topology.chunk_costs, runtime=MSCCLPP.name, plan=plan, kind=kind
-    )
+    return GivenFile(replay, None, None, topology, runtime=MSCCLPP.name, plan=plan, kind=kind)
 
 
 def _load_program(file: Path, text: str, placed: Placed, *, verified: bool) -> GivenFile:
@@ -261,68 +251,43 @@ def _load_program(file: Path, text: str, placed: Placed, *, verified: bool) -> G
     runtime = chosen_runtime(placed.runtime, topology)
     asked = placed.asked()
     program = parse_xml(text, str(file), runtime, of_demand=asked is not None)
-    if placed.instances != 1 and topology is not None and not topology.chunk_costs:
-        raise InputError(
-            f"is for TACCL profiles, but {topology.name} has costs by size; leave --instances out",
-            path="command line",
-            field="--instances",
-        )
     if verified:
         verdict = verify_program(text, runtime if asked is None else LEGACY, kind=program.kind, demand=asked)
         require_verdict(str(file), verdict.violations, verdict.unsupported)
     if topology is None:
-        return GivenFile(None, None, program, None, sized=False, runtime=runtime.name, asked=asked)
+        return GivenFile(None, None, program, None, runtime=runtime.name, asked=asked)
     if asked is not None:
         return demand_program_subject(program, topology, str(file), asked)
-    return program_subject(program, runtime, topology, str(file), placed.instances)
+    return program_subject(program, runtime, topology, str(file))
 
 
 def demand_program_subject(program: Program, topology: Topology, name: str, asked: DataDemand) -> GivenFile:
     """Subject of the program of a demand on a machine, which errors call by its name."""
     sent = demand_program_replay(program, topology, name, asked)
-    return GivenFile(sent, None, program, topology, sized=False, runtime=LEGACY.name, asked=asked)
+    return GivenFile(sent, None, program, topology, runtime=LEGACY.name, asked=asked)
 
 
 def demand_program_replay(
     program: Program | Plan, topology: Topology, name: str, asked: DataDemand
 ) -> Callable[[int | None], Timeline]:
-    """Replay of the program of a demand, at the demand's own size.
-
-    Raises
-    ------
-    InputError
-        If the machine's costs are per chunk.
-    """
+    """Replay of the program of a demand, at the demand's own size."""
     from taccl_py.lowering.plan import Plan
     from taccl_py.simulate.plan_replay import replay_plan
     from taccl_py.simulate.program_replay import replay_program
 
     if isinstance(program, Plan):
         plan = program
-        return _at_own_size(
-            lambda chunk: replay_plan(plan, None, topology, chunk), asked, topology, plan.chunks_per_size, name
-        )
+        return _at_own_size(lambda chunk: replay_plan(plan, None, topology, chunk), asked, plan.chunks_per_size, name)
     xml, slots = program, LEGACY.fifo_slots[program.protocol]
     return _at_own_size(
-        lambda chunk: replay_program(xml, topology, chunk, fifo_slots=slots), asked, topology, xml.num_chunks_per_loop, name
+        lambda chunk: replay_program(xml, topology, chunk, fifo_slots=slots), asked, xml.num_chunks_per_loop, name
     )  # fmt: skip
 
 
 def _at_own_size(
-    replay: Callable[[float], Timeline], asked: DataDemand, topology: Topology, chunks: int, name: str
+    replay: Callable[[float], Timeline], asked: DataDemand, chunks: int, name: str
 ) -> Callable[[int | None], Timeline]:
-    """Replay of a program of a demand with chunks as long as the demand makes them, so many in the longest buffer.
-
-    Raises
-    ------
-    InputError
-        If the machine's costs are per chunk.
-    """
-    if topology.chunk_costs:
-        raise InputError(
-            f"{topology.name} has costs per chunk of one unstated size, and a demand's chunks have sizes; use another machine",
-            path="command line", field="--topology",
-        )  # fmt: skip
+    """Replay of a program of a demand with chunks as long as the demand makes them, so many in the longest buffer."""
     chunk_bytes = _longest_bytes(asked) / chunks
 
     def own(_size: int | None) -> Timeline:
@@ -338,22 +303,21 @@ def _longest_bytes(asked: DataDemand) -> int:
     return max(*asked.input_bytes, *asked.output_bytes)
 
 
-def program_subject(program: Program, runtime: Runtime, topology: Topology, name: str, instances: int = 1) -> GivenFile:
-    """Subject of a program on a machine, which errors call by its name; for its instances see `Placed`."""
+def program_subject(program: Program, runtime: Runtime, topology: Topology, name: str) -> GivenFile:
+    """Subject of a program on a machine, which errors call by its name."""
     from taccl_py.lowering.program import chunks_of_size
     from taccl_py.simulate.program_replay import replay_program
 
     whole, slots = chunks_of_size(program, runtime), runtime.fifo_slots[program.protocol]
 
     def replay(size: int | None) -> Timeline:
-        size_bytes = parse_size("1MB") if size is None else size
-        chunk = BYTES_PER_MB / instances if topology.chunk_costs else size_bytes / whole
+        size_bytes = topology.default_bytes(whole) if size is None else size
         try:
-            return replay_program(program, topology, chunk, fifo_slots=slots, chunks_per_size=whole)
+            return replay_program(program, topology, size_bytes / whole, fifo_slots=slots, chunks_per_size=whole)
         except InputError as error:
             raise InputError(error.what, path=name, field="--topology") from None
 
-    return GivenFile(replay, None, program, topology, sized=not topology.chunk_costs, runtime=runtime.name)
+    return GivenFile(replay, None, program, topology, runtime=runtime.name)
 
 
 def runtime_times(subject: GivenFile, profile: RuntimeProfile) -> Callable[[float], float] | None:

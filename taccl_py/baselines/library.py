@@ -11,7 +11,6 @@ from taccl_py.baselines.rings import hierarchical_plans, ring_plans
 from taccl_py.baselines.tori import torus_plans
 from taccl_py.baselines.trees import tree_plans
 from taccl_py.collective import Collective, Kind
-from taccl_py.errors import InputError
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.timing import build_schedule, dispatch_messages
 from taccl_py.schedule.transform import untimed_messages
@@ -81,18 +80,7 @@ def baselines_of(
         Size as nccl-tests counts it, by which links are compared where there is a choice.
     families
         Those that are wanted; by default all.
-
-    Raises
-    ------
-    InputError
-        If the machine's costs are for one chunk of an unstated size.
     """
-    if topology.chunk_costs:
-        raise InputError(
-            f"baselines need costs by size, those of {topology.name} are for one chunk; name another topology",
-            path="command line",
-            field="TOPOLOGY",
-        )
     return tuple(
         Baseline(family, tuple(_variants(family, topology, kind, root, size_bytes)))
         for family in Family

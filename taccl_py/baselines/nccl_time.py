@@ -24,7 +24,7 @@ from taccl_py.collective import Kind
 from taccl_py.errors import InputError
 from taccl_py.lowering.program import Protocol
 from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile
-from taccl_py.profiles.view import require_costs_by_size, usable_shares
+from taccl_py.profiles.view import usable_shares
 from taccl_py.topology.model import Medium, Topology
 
 DIRECT = "send and receive"
@@ -116,16 +116,7 @@ def nccl_machine(
         Name of the network, such as ``efa``; empty for none that needs a term of its own.
     gpus_per_process
         GPUs that one process drives: N of ``-g N``.
-
-    Raises
-    ------
-    InputError
-        If the machine's costs are for one chunk.
     """
-    if topology.chunk_costs:
-        raise InputError(
-            f"{topology.name} is a TACCL profile, whose costs are for one chunk; name a machine with costs by size"
-        )
     generation = gpu or gpu_of(topology)
     nccl: NcclRanks | None = None
     channels = _MOST_CHANNELS
@@ -220,11 +211,10 @@ class NcclTimes:
     Raises
     ------
     InputError
-        If the machine's costs are for one chunk, or the profile knows nothing of the machine's fabric.
+        If the profile knows nothing of the machine's fabric.
     """
 
     def __init__(self, machine: NcclMachine, profile: RuntimeProfile) -> None:
-        require_costs_by_size(machine.topology, profile)
         if machine.fabric and machine.fabric not in profile.fabric_us and not profile.is_neutral:
             known = ", ".join(sorted(profile.fabric_us)) or "none"
             raise InputError(

@@ -39,7 +39,18 @@ if TYPE_CHECKING:
     from taccl_py.topology.model import Topology
 
 _T = TypeVar("_T")
-_MACHINE = ("topology", "collective", "nodes", "ranks", "missing", "slow", "missing_ports", "slow_ports", "as_json")
+_MACHINE = (
+    "topology",
+    "collective",
+    "sketch",
+    "nodes",
+    "ranks",
+    "missing",
+    "slow",
+    "missing_ports",
+    "slow_ports",
+    "as_json",
+)
 _FORMULA = (*FORMULA_OPTIONS, "size", "seed")
 _SYNTH = (*_MACHINE, *_FORMULA, "engine", "effort", "time_limit", "output", "progress", "only_schedule")
 
@@ -311,9 +322,17 @@ def _machine(values: dict[str, Any]) -> Topology:
     from taccl_py.pipeline.resolve import Request, damaged_machine
 
     request = Request(
-        topology=values["topology"], kind=Kind.ALLTOALL, nodes=values["nodes"], ranks=values["ranks"], degradation=make_degradation(values)
+        topology=values["topology"], kind=Kind.ALLTOALL, sketch=values.get("sketch", ""), nodes=values["nodes"],
+        ranks=values["ranks"], degradation=make_degradation(values),
     )  # fmt: skip
-    return damaged_machine(request)[0]
+    machine, sketch = damaged_machine(request)
+    if sketch is not None and machine.measured_chunk_bytes is None:
+        raise InputError(
+            "completes a TACCL profile, and means nothing else to a demand; leave it out",
+            path="command line",
+            field="--sketch",
+        )
+    return machine
 
 
 def _search(

@@ -320,9 +320,7 @@ def _lower_xml(subject: Schedule, values: dict[str, Any]) -> _Written:
 
 def _written(lowered: Lowered, subject: Schedule | GroupSchedule, runtime: str) -> _Written:
     facts = {"replay_us": lowered.replay.makespan_us, **_facts(lowered.program, runtime)}
-    times = (lowered.replay.makespan_us, subject.makespan_us)
-    in_unit = [f"{time:.6g} of its unit" if subject.topology.chunk_costs else format_time(time) for time in times]
-    replayed = f"replayed {in_unit[0]} (schedule {in_unit[1]})"
+    replayed = f"replayed {format_time(lowered.replay.makespan_us)} (schedule {format_time(subject.makespan_us)})"
     return _Written(lowered.text, facts, f"{_summary(lowered.program)}, {replayed}")
 
 
@@ -417,7 +415,7 @@ def _lower_by_switch(
 def _unused_size(schedule: Schedule, plan: Plan) -> str:
     """A line more where the runtime would not use the plan at the size that the schedule was made for."""
     size_bytes = round(schedule.chunk_bytes * schedule.collective.chunks_per_size)
-    if schedule.topology.chunk_costs or size_bytes % plan.unit_bytes == 0:
+    if size_bytes % plan.unit_bytes == 0:
         return ""
     return (
         f"\nnote: the runtime runs it at multiples of {plan.unit_bytes} bytes, and not at the schedule's {size_bytes}"
@@ -437,7 +435,7 @@ def _switch_facts(made: SwitchPlan) -> dict[str, Any]:
 
 
 def _against_bound(made: SwitchPlan) -> str:
-    size = "" if made.replay.size_bytes is None else f"at {format_size(made.replay.size_bytes)}: "
+    size = f"at {format_size(made.replay.size_bytes)}: "
     if not made.is_run:
         size = f"{size.removesuffix(': ')}, which is not run as it is no multiple of {made.unit_bytes} bytes: "
     return (

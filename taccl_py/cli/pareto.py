@@ -96,7 +96,7 @@ def pareto(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: s
     for point in front.points:
         require_valid(point.schedule)
     ended = Ended.of(limits, is_proved=all(point.proved for point in front.points))
-    result = front_record(demand, front, None if demand.topology.chunk_costs else values["sizes"])
+    result = front_record(demand, front, values["sizes"])
     result["ended"] = str(ended)
     if output is not None:
         _write(output, front, result)

@@ -98,7 +98,6 @@ def replan(schedule: Path, output: Path | None, as_json: bool, **values: Any) ->
     from taccl_py.api.search import answer_of, with_defaults
     from taccl_py.pipeline.replan import replan as replan_schedule
     from taccl_py.pipeline.resolve import Request, damaged_machine
-    from taccl_py.pipeline.select import size_of
     from taccl_py.profiles.catalog import select_profile
     from taccl_py.synthesis.engine import Proof
 
@@ -114,7 +113,7 @@ def replan(schedule: Path, output: Path | None, as_json: bool, **values: Any) ->
     old = _read(schedule)
     stop = threading.Event()
     request = Request(
-        topology=old.topology, kind=old.collective.kind, size_bytes=max(1, round(size_of(old))), root=old.collective.root,
+        topology=old.topology, kind=old.collective.kind, size_bytes=max(1, round(old.size_bytes)), root=old.collective.root,
         options=Options(limits=Limits(seed=values["seed"], stop=stop)), degradation=degradation,
     )  # fmt: skip
     request = with_defaults(request, engine=None, effort=None, time_limit=values["within"])

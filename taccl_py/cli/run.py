@@ -363,8 +363,6 @@ def _load_schedule(file: Path, text: str, values: dict[str, Any], runtime: Runti
     lowered = lower_and_verify(schedule, LoweringOptions(runtime))
     collective = schedule.collective
     plan = read_plan(lowered.text, str(file), kind=collective.kind, root=collective.root)
-    if schedule.topology.chunk_costs:
-        return _RunFile(plan, None)
 
     def predict(size_bytes: int) -> float:
         sized = replace(schedule, chunk_bytes=collective.chunk_bytes(size_bytes))
@@ -374,15 +372,14 @@ def _load_schedule(file: Path, text: str, values: dict[str, Any], runtime: Runti
 
 
 def _machine(values: dict[str, Any]) -> Topology | None:
-    """Return the machine that times are predicted for, if one was named whose costs tell times."""
+    """Return the machine that times are predicted for, if one was named."""
     from taccl_py.sketch.machine import load_machine
 
     if not values["topology"]:
         if values["nodes"] is not None:
             raise InputError("is the number of nodes of --topology; add that", path="command line", field="--nodes")
         return None
-    topology = load_machine(values["topology"], "", values["nodes"]).topology
-    return None if topology.chunk_costs else topology
+    return load_machine(values["topology"], "", values["nodes"]).topology
 
 
 def _plan_predictor(file: Path, text: str, values: dict[str, Any]) -> Callable[[int], float] | None:

@@ -77,9 +77,8 @@ def show(file: Path, as_json: bool, **values: Any) -> None:
 def _record(subject: GivenFile, file: Path, size: int | None) -> dict[str, Any]:
     from taccl_py.report.view import demand_schedule_record, plan_record, program_record, schedule_record
 
-    if size is not None and not subject.sized:
-        why = subject.why_one_size if subject.replay else "without --topology there is no time"
-        raise InputError(f"{why}; leave --size out", path=str(file))
+    if size is not None and subject.why_one_size:
+        raise InputError(f"{subject.why_one_size}; leave --size out", path=str(file))
     timeline = subject.replay(size) if subject.replay is not None else None
     if subject.program is not None:
         return program_record(subject.program, subject.topology, timeline, subject.asked.name if subject.asked else "")
@@ -118,7 +117,7 @@ def trace(file: Path, output: Path, as_json: bool, **values: Any) -> None:
     from taccl_py.report.trace import chrome_trace
 
     subject = load_subject(file, values, verified=True)
-    if values["size"] is not None and not subject.sized:
+    if values["size"] is not None and subject.why_one_size:
         raise InputError(f"{subject.why_one_size}; leave --size out", path=str(file))
     if subject.replay is None or subject.topology is None:
         raise ValueError("a subject with a machine has no replay")

@@ -74,7 +74,7 @@ def simulate(file: Path, curve: bool, no_check: bool, as_json: bool, **values: A
         require_threadblocks(str(file), values["runtime_profile"])
     sizes: SizeRange | None = values["sizes"]
     wanted = [*values["size"], *(sizes.doubled() if sizes is not None else ())]
-    if wanted and not subject.sized:
+    if wanted and subject.why_one_size:
         raise InputError(f"{subject.why_one_size}; leave --size and --sizes out", path=str(file))
     if curve:
         _print_curve(subject, file, sizes or _CURVE_RANGE, as_json)
@@ -116,7 +116,7 @@ def _unused_sizes(subject: GivenFile, timelines: Sequence[Timeline]) -> str:
     made = subject.program or subject.plan
     if made is None or subject.asked is not None:
         return ""
-    sizes = [round(one.size_bytes) for one in timelines if one.size_bytes is not None]
+    sizes = [round(one.size_bytes) for one in timelines]
     outside = [size for size in sizes if not made.min_bytes <= size <= made.max_bytes]
     if not outside:
         return ""
@@ -129,9 +129,9 @@ def _unused_sizes(subject: GivenFile, timelines: Sequence[Timeline]) -> str:
 
 def _record(timeline: Timeline, runtime: _RuntimeTime | None) -> dict[str, Any]:
     runtime_us = _runtime_us(timeline, runtime)
-    algbw = None if runtime_us is None or timeline.size_bytes is None else algbw_gbps(timeline.size_bytes, runtime_us)
+    algbw = None if runtime_us is None else algbw_gbps(timeline.size_bytes, runtime_us)
     return {
-        "size_bytes": None if timeline.size_bytes is None else round(timeline.size_bytes),
+        "size_bytes": round(timeline.size_bytes),
         "time_us": timeline.makespan_us,
         "makespan_us": timeline.makespan_us,
         "algbw_gbps": timeline.algbw_gbps,
@@ -145,15 +145,13 @@ def _record(timeline: Timeline, runtime: _RuntimeTime | None) -> dict[str, Any]:
 
 
 def _runtime_us(timeline: Timeline, runtime: _RuntimeTime | None) -> float | None:
-    """Time under the profile; None for a schedule and on machines without sizes."""
-    if runtime is None or timeline.size_bytes is None:
+    """Time under the profile; None for a schedule."""
+    if runtime is None:
         return None
     return timeline.makespan_us if runtime.time_us is None else runtime.time_us(timeline.size_bytes)
 
 
 def _row(timeline: Timeline, runtime: _RuntimeTime | None) -> tuple[str, ...]:
-    if timeline.size_bytes is None:
-        return ("one chunk", f"{timeline.makespan_us:.6g} of the profile's unit", "", "")
     if timeline.algbw_gbps is None or timeline.busbw_gbps is None:
         return (format_size(timeline.size_bytes), format_time(timeline.makespan_us), "", "")
     row = (format_size(timeline.size_bytes), format_time(timeline.makespan_us))
@@ -171,8 +169,6 @@ def _print_curve(subject: GivenFile, file: Path, sizes: SizeRange, as_json: bool
         raise InputError(
             "the order of an XML file or a plan is not fixed; the curve is that of a schedule.json", path=str(file)
         )
-    if not subject.sized:
-        raise InputError(f"{subject.why_one_size}; leave --curve out", path=str(file))
     curve = cost_curve(subject.schedule, sizes.low_bytes, sizes.high_bytes)
     if as_json:
         keys = ("from_bytes", "to_bytes", "intercept_us", "us_per_mb")

@@ -18,7 +18,7 @@ __all__ = ["GivenFile", "load_subject", "machine_options"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Options about the machine, which a schedule carries itself.
-_MACHINE_OPTIONS = ("topology", "nodes", "sketch", "runtime", "instances", "demand")
+_MACHINE_OPTIONS = ("topology", "nodes", "sketch", "runtime", "demand")
 
 
 def machine_options(command: F) -> F:
@@ -28,13 +28,6 @@ def machine_options(command: F) -> F:
         click.option("--nodes", type=click.IntRange(1), default=None, help="Number of nodes of that topology."),
         click.option("--sketch", default="", help="Sketch that completes a TACCL profile."),
         runtime_option("Runtime that an XML file is for, with its rules, and what its connections hold"),
-        click.option(
-            "--instances",
-            type=click.IntRange(1),
-            default=1,
-            show_default=True,
-            help="Instances that an XML file was made with, to find its chunk on a TACCL profile.",
-        ),
         click.option(
             "--demand",
             type=click.Path(path_type=Path),

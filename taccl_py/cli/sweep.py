@@ -62,10 +62,8 @@ def sweep(suite: Path, output: Path, as_json: bool, **values: Any) -> int:
 
 
 def _row(name: str, entry: dict[str, Any]) -> tuple[str, ...]:
-    sized = entry["size_bytes"] is not None
-    time = format_time(entry["makespan_us"]) if sized else f"{entry['makespan_us']:.6g}"
     steps = "not counted" if entry["steps"] is None else str(entry["steps"])
     threadblocks = str(entry["threadblocks"]) if "threadblocks" in entry else "no program"
     return (
-        name, time, format_gap(entry["gap"]), entry["status"], steps, threadblocks, entry["result"],
+        name, format_time(entry["makespan_us"]), format_gap(entry["gap"]), entry["status"], steps, threadblocks, entry["result"],
     )  # fmt: skip

@@ -79,7 +79,7 @@ _V100 = "v100"
     "--size",
     type=SIZE,
     default=None,
-    help="Size as nccl-tests counts it: 64KiB, 1MB, 1G. Default 1MB; left out with a TACCL profile.",
+    help="Size as nccl-tests counts it: 64KiB, 1MB, 1G. Default 1MB; with a TACCL profile, chunks of the size that it was measured with.",
 )
 @click.option(
     "--sizes",

@@ -294,7 +294,6 @@ def _show(topology: Topology) -> None:
         click.echo(
             "inside: unknown, so protocol LL128 is not chosen; the field inside of the file says what joins the ranks"
         )
-    unit = "per chunk" if topology.chunk_costs else "us/MB"
     kinds: dict[tuple[bool, float, float, float], list[int]] = {}
     for index, link in enumerate(topology.links):
         inside = topology.node_of[link.src] == topology.node_of[link.dst]
@@ -305,10 +304,10 @@ def _show(topology: Topology) -> None:
         first = topology.links[links[0]]
         rows.append((
             "between nodes" if between else "inside a node", str(len(links)), f"{alpha_us:g}", f"{beta_us_per_mb:g}",
-            _rate(beta_us_per_mb, topology.chunk_costs), f"{latency_us:g}", format_ranks(sorted(degree))[:40],
+            f"{1000 / beta_us_per_mb:.4g}" if beta_us_per_mb > 0 else "", f"{latency_us:g}", format_ranks(sorted(degree))[:40],
             f"{first.src}->{first.dst}",
         ))  # fmt: skip
-    columns = ("links", "number", "alpha us", f"beta {unit}", "GB/s", "latency us", "from ranks", "for example")
+    columns = ("links", "number", "alpha us", "beta us/MB", "GB/s", "latency us", "from ranks", "for example")
     print_table(plain_table("Links", columns, rows))
     _show_ports(topology)
 
@@ -318,7 +317,3 @@ def _show_ports(topology: Topology) -> None:
 
     if topology.ports:
         print_table(ports_table(topology))
-
-
-def _rate(beta_us_per_mb: float, chunk_costs: bool) -> str:
-    return "" if chunk_costs or beta_us_per_mb <= 0 else f"{1000 / beta_us_per_mb:.4g}"

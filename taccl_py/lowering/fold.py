@@ -20,7 +20,7 @@ def folded(schedule: Schedule) -> Schedule:
     """The same schedule in larger chunks, the smallest of which steps carry whole messages; itself if there is no need, or it is impossible."""
     collective = schedule.collective
     most = max((len(message.chunks) for message in schedule.messages), default=0)
-    if collective.kind is not Kind.ALLREDUCE or most <= MAX_COUNT or schedule.topology.chunk_costs:
+    if collective.kind is not Kind.ALLREDUCE or most <= MAX_COUNT:
         return schedule
     number = _number(
         collective.num_chunks, most, {message.chunks for message in schedule.messages} | {*schedule.scratch}

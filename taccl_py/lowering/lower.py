@@ -428,7 +428,7 @@ def _wanted_bytes(case: _LoweringCase) -> int:
     """Largest size for which the program must be usable: the user's, else the one that the schedule was made for."""
     if case.options.max_bytes is not None:
         return case.options.max_bytes
-    made_for = 0 if case.schedule.topology.chunk_costs else case.geometry.bytes_per_call(case.schedule.chunk_bytes)
+    made_for = case.geometry.bytes_per_call(case.schedule.chunk_bytes)
     return max(case.options.min_bytes, int(made_for))
 
 

@@ -65,8 +65,6 @@ def choose_protocol(
                 limit="protocol",
             )
         return ProtocolChoice(asked, asked=True)
-    if schedule.topology.chunk_costs:
-        return ProtocolChoice(Protocol.LL if no_simple else Protocol.SIMPLE, asked=False)
     possible = possible_protocols(topology, schedule.collective.kind)
     allowed = [protocol for protocol in possible if protocol not in barred] or possible
     return ProtocolChoice(min(allowed, key=lambda p: _total_us(schedule, p)), asked=False)

@@ -23,7 +23,7 @@ from taccl_py.errors import InputError
 from taccl_py.lowering.program import Op, Program
 from taccl_py.profiles.catalog import AUTO, load_profile, select_profile
 from taccl_py.profiles.model import Figure, RuntimeProfile, UsableShare
-from taccl_py.profiles.view import is_far, require_costs_by_size
+from taccl_py.profiles.view import is_far
 from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.topology.model import Medium, Topology
 
@@ -330,9 +330,8 @@ def starting_profile(asked: str, runtime: str, topology: Topology) -> RuntimePro
     Raises
     ------
     InputError
-        If there is no such profile, it is wrong or of another runtime, or has no costs; or if the machine's costs are for one chunk.
+        If there is no such profile, it is wrong or of another runtime, or has no costs.
     """
-    require_costs_by_size(topology, load_profile(_NEAREST[runtime]))
     found = select_profile(asked, runtime, topology).profile
     if not found.is_neutral:
         return found

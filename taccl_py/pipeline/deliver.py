@@ -213,7 +213,7 @@ def _lower_by_ranks(schedule: GroupSchedule, options: LoweringOptions, patterns:
     require_limits(joined, options.runtime)
     # Up to which size ranks do not stop is seen of all of them only.
     program, text, verdict = verified_where_safe(joined, options.runtime)
-    made_for = 0 if schedule.topology.chunk_costs else schedule.chunk_bytes * joined.num_chunks_per_loop
+    made_for = schedule.chunk_bytes * joined.num_chunks_per_loop
     wanted = options.max_bytes or max(options.min_bytes, int(made_for / options.instances))
     rules = {violation.rule for violation in verdict.violations}
     if program.max_bytes < min(wanted, joined.max_bytes) or (rules and rules <= _NEVER_ENDS):

@@ -81,14 +81,8 @@ def require_machine(topology: Topology, demand: DataDemand) -> None:
     Raises
     ------
     InputError
-        If the ranks differ in number, or the machine's costs are per chunk.
+        If the ranks differ in number.
     """
-    if topology.chunk_costs:
-        raise InputError(
-            f"{topology.name} is a TACCL profile, whose costs are per chunk of one unstated size, and the demand's chunks have sizes; "
-            "use another machine",
-            path="command line", field="TOPOLOGY",
-        )  # fmt: skip
     if topology.num_ranks != demand.num_ranks:
         raise InputError(
             f"{topology.name} has {topology.num_ranks} ranks, and the {demand.title} is for {demand.num_ranks}; choose the machine's "

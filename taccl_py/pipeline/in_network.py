@@ -66,8 +66,7 @@ class SwitchPlan:
     @property
     def is_run(self) -> bool:
         """True if the runtime accepts the plan at the schedule's size."""
-        size_bytes = self.replay.size_bytes
-        return size_bytes is None or round(size_bytes) % self.unit_bytes == 0
+        return round(self.replay.size_bytes) % self.unit_bytes == 0
 
 
 def lower_by_switch(
@@ -100,7 +99,7 @@ def lower_by_switch(
     size_bytes = schedule.chunk_bytes * collective.chunks_per_size
     best = _fastest_cut(schedule, replace(options, switch=True, instances=instances or options.instances), size_bytes)
     runtime_us = None
-    if profile is not None and not profile.is_neutral and schedule.size_bytes is not None:
+    if profile is not None and not profile.is_neutral:
         best, runtime_us = _fastest_runtime_cut(schedule, replace(options, switch=True), profile, instances)
     lowered = lower_plan_and_verify(schedule, best)
     replay = replay_plan(lowered.plan, collective.kind, topology, size_bytes / lowered.plan.chunks_per_size)
@@ -158,9 +157,7 @@ def switch_times_us(topology: Topology, kind: Kind, root: int, sizes: Sequence[f
 def switch_runtime_us(schedule: Schedule, options: PlanOptions, profile: RuntimeProfile) -> float | None:
     """Time of the fastest plan by switch under a runtime profile at a schedule's size; None where there is none."""
     topology, kind = schedule.topology, schedule.collective.kind
-    if profile.is_neutral or schedule.size_bytes is None:
-        return None
-    if topology.num_ranks > _MOST_RANKS or not helpful_switches(topology, kind):
+    if profile.is_neutral or topology.num_ranks > _MOST_RANKS or not helpful_switches(topology, kind):
         return None
     with suppress(InputError, LoweringError):
         _, time_us = _fastest_runtime_cut(schedule, replace(options, switch=True), profile, None)

@@ -115,7 +115,7 @@ def choose_plan(
     """
     size_bytes = schedule.size_bytes
     asked, protocol = wishes.applied(options), SIMPLE if wishes.loop_bytes else wishes.protocol
-    if profile.is_neutral or size_bytes is None:
+    if profile.is_neutral:
         return PlanChoice(lower_plan_and_verify(schedule, asked), asked, None)
     protocols = [name for name in (SIMPLE, PACKETS) if protocol in (None, name) and name in profile.protocols]
     best = {name: _fastest(schedule, replace(asked, protocol=name), profile, wishes) for name in protocols}
@@ -227,7 +227,7 @@ def _tried(schedule: Schedule, options: PlanOptions, profile: RuntimeProfile) ->
     """A plan, timed; None if the runtime does not run it at the schedule's size."""
     size_bytes = schedule.size_bytes
     lowered = lower_plan(schedule, options)
-    if size_bytes is None or round(size_bytes) % lowered.plan.unit_bytes or size_bytes < lowered.plan.min_bytes:
+    if round(size_bytes) % lowered.plan.unit_bytes or size_bytes < lowered.plan.min_bytes:
         return None
     replay = RuntimePlanReplay(lowered.plan, schedule.collective.kind, schedule.topology, profile)
     return _TimedPlan(options, lowered, replay, size_bytes, replay.time_us(size_bytes))

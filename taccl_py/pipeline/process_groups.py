@@ -10,7 +10,7 @@ from taccl_py.collective import ROOTED, Kind
 from taccl_py.demand import DataDemand
 from taccl_py.errors import Infeasible, InputError, InvalidArtifact
 from taccl_py.pipeline.demands import require_machine, synthesize_demand
-from taccl_py.pipeline.resolve import DEFAULT_SIZE, Request, make_demand
+from taccl_py.pipeline.resolve import Request, make_demand
 from taccl_py.pipeline.search import synthesize
 from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Schedule
@@ -30,7 +30,7 @@ from taccl_py.synthesis.together import (
     together_bound,
 )
 from taccl_py.topology.model import Topology
-from taccl_py.units import ALIGNED_BYTES, format_ranks, parse_size, relative_gap
+from taccl_py.units import ALIGNED_BYTES, format_ranks, relative_gap
 from taccl_py.verify.together import TimedGroup, verify_together
 
 # Engines where none is named: one that is quick, and one for the collectives that it does not know.
@@ -135,7 +135,7 @@ def synthesize_groups(
     machine = make_demand(replace(request, ranks=None, root=0, chunks_per_rank=None), expanded=False).topology
     events.stage("bound")
     if relay:
-        groups = [_whole_chunks(request, group) for group in groups]
+        groups = [_whole_chunks(machine, request, group) for group in groups]
     tasks = [_task(machine, request, group, relay=relay) for group in groups]
     if relay:
         require_machine(machine, tasks[0].demand.placed(tasks[0].ranks, machine.num_ranks))
@@ -159,13 +159,13 @@ def _request(request: Request, group: AskedGroup) -> Request:
     return replace(request, ranks=group.ranks, kind=kind, size_bytes=size, root=root, engine=engine)
 
 
-def _whole_chunks(request: Request, group: AskedGroup) -> AskedGroup:
+def _whole_chunks(machine: Topology, request: Request, group: AskedGroup) -> AskedGroup:
     """The group with the size of its collective rounded up to whole chunks of aligned bytes, as data that pass through others are a demand."""
     if isinstance(group.what, DataDemand):
         return group
     own = _request(request, group)
-    size = own.size_bytes if own.size_bytes is not None else parse_size(DEFAULT_SIZE)
     chunks = 1 if own.kind in _WHOLE else len(group.ranks)
+    size = machine.default_bytes(chunks) if own.size_bytes is None else own.size_bytes
     unit = chunks * ALIGNED_BYTES
     return replace(group, size_bytes=-(-size // unit) * unit)
 

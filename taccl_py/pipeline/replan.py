@@ -14,7 +14,6 @@ from enum import StrEnum
 from taccl_py.collective import Kind
 from taccl_py.errors import Infeasible, InputError, LimitReached
 from taccl_py.pipeline.search import require_valid
-from taccl_py.pipeline.select import size_of
 from taccl_py.pipeline.views import retimed
 from taccl_py.schedule.ir import Origin, Schedule
 from taccl_py.solvers.limits import Limits
@@ -95,12 +94,12 @@ def replan(old: Schedule, topology: Topology, options: Options, events: Events) 
     Raises
     ------
     InputError
-        If the machines have not the same ranks, or costs are per chunk of one size.
+        If the machines have not the same ranks.
     Infeasible, LimitReached
         If some rank cannot be reached any more, or nothing serves and nothing was found in time.
     """
     _require_same_ranks(old, topology)
-    demand = Demand(topology, old.collective.kind, size_of(old), old.collective.root)
+    demand = Demand(topology, old.collective.kind, old.size_bytes, old.collective.root)
     limits = options.limits
     deadline = limits.deadline()
     events.stage("bound")
@@ -140,8 +139,6 @@ def replan(old: Schedule, topology: Topology, options: Options, events: Events) 
 
 
 def _require_same_ranks(old: Schedule, topology: Topology) -> None:
-    if old.topology.chunk_costs:
-        raise InputError("the machine's costs are per chunk of one size; there is no telling what less bandwidth costs")
     if old.topology.num_ranks != topology.num_ranks:
         raise InputError(
             f"the schedule is for {old.topology.num_ranks} ranks, and the machine has {topology.num_ranks}"

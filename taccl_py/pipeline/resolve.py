@@ -17,9 +17,8 @@ from taccl_py.synthesis.bounds import require_ways
 from taccl_py.synthesis.engine import Demand, Options, require_few_chunks
 from taccl_py.topology.degrade import Degradation, degraded
 from taccl_py.topology.model import Topology
-from taccl_py.units import BYTES_PER_MB, format_ranks, parse_size
+from taccl_py.units import format_ranks
 
-DEFAULT_SIZE = "1MB"
 # Name of a sketch that is to be searched, and the longest that one sketch is solved for.
 AUTO_SKETCH = "auto"
 
@@ -37,7 +36,7 @@ class Request:
     nodes
         Number of nodes, or None for what sketch or topology say.
     size_bytes
-        Size as nccl-tests counts it, or None for the default (and for TACCL profiles, which have none).
+        Size as nccl-tests counts it, or None for the machine's default.
     ranks
         Process group, or None for all ranks.
     root
@@ -103,25 +102,18 @@ def make_demand(request: Request, *, expanded: bool = True) -> Demand:
     topology, sketch = damaged_machine(request)
     if request.root and request.kind not in ROOTED:
         raise InputError(f"{request.kind} has no root; leave --root out", path="command line", field="--root")
-    if topology.chunk_costs and request.size_bytes is not None:
-        raise InputError(
-            f"{topology.name} is a TACCL profile, whose costs are per chunk of one fixed size; leave --size out",
-            path="command line", field="--size",
-        )  # fmt: skip
-    size_bytes = request.size_bytes if request.size_bytes is not None else parse_size(DEFAULT_SIZE)
+    size_bytes = topology.default_bytes(1) if request.size_bytes is None else request.size_bytes
     chunks = request.chunks_per_rank or (sketch.chunks_per_rank if sketch else None)
     demand = Demand(topology, request.kind, size_bytes, request.root, sketch, chunks, request.message_chunks)
     given = {"num_ranks": "--ranks" if request.ranks is not None else "TOPOLOGY"}
     given["chunks_per_rank"] = "--sketch" if sketch is not None and request.chunks_per_rank is None else "--chunks"
     with _named(root="--root", solver="--solver", **given):
         require_few_chunks(demand)
-        if topology.chunk_costs:
-            # What one chunk costs says nothing of what a chunk of another size costs, so that engines do not choose their number.
-            whole = demand.collective(chunks or 1)
-            one = Demand.of_chunks(topology, whole, sketch, float(BYTES_PER_MB))
-            demand = replace(one, message_chunks=request.message_chunks)
         if expanded:
             demand.collective(chunks or 1)
+        if request.size_bytes is None and topology.measured_chunk_bytes is not None:
+            whole = demand.collective(chunks or 1)
+            demand = replace(demand, size_bytes=topology.default_bytes(whole.chunks_per_size))
         choose_solver(request.options.solver)
     if request.ranks is not None:
         _require_ways(demand, request.ranks)

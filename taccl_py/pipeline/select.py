@@ -235,7 +235,7 @@ def bound_under(schedule: Schedule, profile: RuntimeProfile) -> RuntimeBound:
     collective, limits = schedule.collective, Limits(seconds=PARAMS.bound_seconds)
     over = limits.countdown()
     bounds = RuntimeBounds.of(schedule.topology, collective.kind, collective.root, profile, limits)
-    return bounds.at(size_of(schedule), over=over)
+    return bounds.at(schedule.size_bytes, over=over)
 
 
 def _without_images(schedules: Sequence[Schedule]) -> list[Schedule]:
@@ -261,7 +261,7 @@ def pieces_of(schedule: Schedule) -> Iterator[Schedule]:
 
 def are_small(pieces: Schedule, size_bytes: float) -> bool:
     """True if the pieces of a schedule that was cut for some size are too small at another one."""
-    return pieces.chunk_bytes * size_bytes / size_of(pieces) < PARAMS.least_piece_bytes
+    return pieces.chunk_bytes * size_bytes / pieces.size_bytes < PARAMS.least_piece_bytes
 
 
 def _trials(
@@ -312,7 +312,7 @@ def trial_of(
 
     def tried(arranged: LoweringOptions) -> Trial:
         lowered = lower_unverified(schedule, arranged, stopped, reorders=False)
-        joined = _joined(schedule, lowered, arranged, stopped, largest_bytes or size_of(schedule))
+        joined = _joined(schedule, lowered, arranged, stopped, largest_bytes or schedule.size_bytes)
         return Trial(schedule, lowered, arranged, profile, joined)
 
     return in_some_arrangement(tried, plain)
@@ -408,7 +408,7 @@ def _ranked(
 ) -> Iterator[tuple[float, int, Trial, Setting]]:
     """Every trial and setting with its time; of equal times the one with fewer instances of the earlier trial first."""
     for place, trial in enumerate(trials):
-        size = size_of(trial.schedule)
+        size = trial.schedule.size_bytes
         protocols = protocols_for(trial.schedule, options, trial.profile)
         for setting in trial.settings(size, protocols, instances):
             time_us = trial.time_us(size, setting)
@@ -424,11 +424,6 @@ def tried_instances(asked: int | None) -> tuple[int, ...]:
 def preferred_us(time_us: float, setting: Setting) -> float:
     """Time by which settings are ranked: more instances take more of the GPU, and have to be worth it."""
     return time_us * (1 + PARAMS.worth_of_doubling * math.log2(setting.instances))
-
-
-def size_of(schedule: Schedule) -> float:
-    """Size of a schedule in bytes as nccl-tests counts it."""
-    return schedule.chunk_bytes * schedule.collective.chunks_per_size
 
 
 def lower_as(trial: Trial, setting: Setting, options: LoweringOptions, stopped: Over = never) -> ChosenProgram:
@@ -448,7 +443,7 @@ def lower_as(trial: Trial, setting: Setting, options: LoweringOptions, stopped: 
     lowered = found if isinstance(found, Lowered) else verified(found, trial.schedule.collective, options.runtime)
     require_chosen(lowered, options)
     replay = RuntimeReplay(lowered.program, trial.schedule.topology, trial.profile)
-    return ChosenProgram(trial.schedule, lowered, setting, replay.time_us(size_of(trial.schedule)))
+    return ChosenProgram(trial.schedule, lowered, setting, replay.time_us(trial.schedule.size_bytes))
 
 
 def require_chosen(lowered: Lowered, options: LoweringOptions) -> None:

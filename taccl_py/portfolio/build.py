@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from taccl_py.errors import InputError, LimitReached, LoweringError
+from taccl_py.errors import LimitReached, LoweringError
 from taccl_py.lowering.limits import NO_CALL, no_call, require_sizes
 from taccl_py.lowering.lower import LoweringOptions, PortOrder
 from taccl_py.lowering.program import Protocol
@@ -354,16 +354,9 @@ def range_demand(request: Request, sizes: SizeRange) -> Demand:
     Raises
     ------
     TacclError
-        Input errors, costs for chunks of one size among them.
+        Input errors.
     """
-    demand = make_demand(replace(request, size_bytes=None))
-    if demand.topology.chunk_costs:
-        raise InputError(
-            f"{demand.topology.name} is a TACCL profile, whose costs are per chunk of one fixed size; leave --sizes out",
-            path="command line",
-            field="--sizes",
-        )
-    return replace(demand, size_bytes=float(sizes.high_bytes))
+    return replace(make_demand(replace(request, size_bytes=None)), size_bytes=float(sizes.high_bytes))
 
 
 @dataclass(frozen=True)

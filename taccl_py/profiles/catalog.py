@@ -81,8 +81,7 @@ def select_profile(asked: str, runtime: str, topology: Topology) -> Selection:
     Raises
     ------
     InputError
-        If the profile does not exist, is wrong, or is one of another runtime; or if the machine's costs are for one chunk and a
-        profile is asked for.
+        If the profile does not exist, is wrong, or is one of another runtime.
     """
     if asked != AUTO:
         profile = load_profile(asked)
@@ -91,14 +90,7 @@ def select_profile(asked: str, runtime: str, topology: Topology) -> Selection:
                 f"profile {profile.name} is of {profile.runtime}, but the runtime is {runtime}; name a profile of {runtime}, or neutral",
                 path="command line", field="--runtime-profile",
             )  # fmt: skip
-        if topology.chunk_costs and not profile.is_neutral:
-            raise InputError(
-                f"{topology.name} is a TACCL profile, whose costs are for one chunk of an unstated size; only {NEUTRAL} is possible",
-                path="command line", field="--runtime-profile",
-            )  # fmt: skip
         return Selection(profile)
-    if topology.chunk_costs:
-        return Selection(neutral_profile())
     name = f"{runtime}-{topology.gpu}"
     if topology.gpu and name in _files():
         return Selection(_shipped(name))

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from taccl_py.errors import InputError
 from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile
 from taccl_py.topology.model import Link, Medium, Port, Topology
 from taccl_py.units import BYTES_PER_MB
@@ -47,20 +46,6 @@ def serial_alphas(topology: Topology) -> tuple[bool, ...]:
     to x1.7 with 7 alphas of a rank's port one after the other.
     """
     return tuple(far or topology.inside is not Medium.NVLINK for far in far_resources(topology))
-
-
-def require_costs_by_size(topology: Topology, profile: RuntimeProfile) -> None:
-    """Refuse machines whose costs are for one chunk.
-
-    Raises
-    ------
-    InputError
-        If the machine is a TACCL profile.
-    """
-    if topology.chunk_costs:
-        raise InputError(
-            f"{topology.name} is a TACCL profile, whose costs are for one chunk; runtime profile {profile.name} needs costs by size"
-        )
 
 
 def far_resources(topology: Topology) -> tuple[bool, ...]:

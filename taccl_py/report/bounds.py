@@ -32,8 +32,6 @@ def bounds_record(
     `switch` says whether they hold for algorithms that let switches multicast and add up (true), or for messages alone (false);
     it is null where no switch can. With bounds under a runtime profile, `runtime`, there are `runtime_bound_us` and its reason beside
     those on links and ports.
-
-    On machines whose costs are per chunk the size and the rates are null and times are in the profile's own unit.
     """
     topology = demand.topology
     rows = []
@@ -41,7 +39,7 @@ def bounds_record(
         found = bounds.by_sort(size_bytes)
         best, bandwidth, crossing = found.best, found.bandwidth, found.crossing
         row: dict[str, Any] = {
-            "size_bytes": None,
+            "size_bytes": round(size_bytes),
             "bound_us": best.time_us,
             "bound_reason": best.reason,
             "algbw_gbps": None,
@@ -55,13 +53,11 @@ def bounds_record(
             "bandwidth_us": bandwidth.time_us,
             "bandwidth_reason": bandwidth.reason,
         }
-        if not topology.chunk_costs:
-            row["size_bytes"] = round(size_bytes)
-            if best.time_us > 0:
-                row["algbw_gbps"] = algbw_gbps(size_bytes, best.time_us)
-                # The factor depends on the kind and the number of ranks only.
-                factor = Collective(demand.kind, topology.num_ranks, root=demand.root).busbw_factor
-                row["busbw_gbps"] = row["algbw_gbps"] * factor
+        if best.time_us > 0:
+            row["algbw_gbps"] = algbw_gbps(size_bytes, best.time_us)
+            # The factor depends on the kind and the number of ranks only.
+            factor = Collective(demand.kind, topology.num_ranks, root=demand.root).busbw_factor
+            row["busbw_gbps"] = row["algbw_gbps"] * factor
         if runtime is not None:
             under = runtime.at(size_bytes)
             row |= {"runtime_bound_us": under.time_us, "runtime_bound_reason": under.reason}
@@ -104,15 +100,10 @@ def bounds_table(result: dict[str, Any]) -> Table:
 
 
 def _row(row: dict[str, Any]) -> list[str]:
-    per_chunk = row["size_bytes"] is None
-
-    def time(value: float) -> str:
-        return f"{value:.6g}" if per_chunk else format_time(value)
-
     return [
-        "" if per_chunk else format_size(row["size_bytes"]),
-        time(row["bound_us"]),
+        format_size(row["size_bytes"]),
+        format_time(row["bound_us"]),
         *("" if row[rate] is None else format_rate(row[rate]) for rate in ("algbw_gbps", "busbw_gbps")),
-        *(time(row[part]) for part in ("latency_us", "fan_out_us", "crossing_us", "bandwidth_us")),
+        *(format_time(row[part]) for part in ("latency_us", "fan_out_us", "crossing_us", "bandwidth_us")),
         row["bound_reason"],
     ]

@@ -217,7 +217,7 @@ def timeline_figure(item: Item) -> Any:
     starts_by_link = len(set(by_link)) <= _MOST_LINK_ROWS
     hover = [
         f"{transfer.src} -> {transfer.dst}, step {schedule.step_of[transfer.message]}, {'sum' if message.reduce else 'copy'} of "
-        f"{_chunks_text(message.chunks)}<br>{_span(item, transfer)}{'<br>on the critical path' if is_critical else ''}"
+        f"{_chunks_text(message.chunks)}<br>{_span(transfer)}{'<br>on the critical path' if is_critical else ''}"
         for transfer, message, is_critical in zip(transfers, messages, critical, strict=True)
     ]
     frames = {"color": [_CRITICAL if c else "white" for c in critical], "width": [2.5 if c else 0.5 for c in critical]}
@@ -231,7 +231,7 @@ def timeline_figure(item: Item) -> Any:
     for label, rows in (("by link", by_link), ("by rank", by_rank)):
         layout = {"height": _height(rows), "yaxis.categoryarray": list(dict.fromkeys(rows))}
         buttons.append({"label": label, "method": "update", "args": [{"y": [rows]}, layout]})
-    _lay_out(figure, by_link if starts_by_link else by_rank, _unit(item))
+    _lay_out(figure, by_link if starts_by_link else by_rank)
     figure.update_layout(
         updatemenus=[{"type": "buttons", "direction": "right", "x": 0, "xanchor": "left", "y": 1.0, "yanchor": "bottom",
                       "buttons": buttons, "active": 0 if starts_by_link else 1}]
@@ -253,9 +253,9 @@ def threadblock_figure(item: Item) -> Any:
     figure.add_bar(
         orientation="h", y=rows, base=[transfer.start_us for transfer in transfers], x=[m.end_us - m.start_us for m in transfers],
         marker={"color": [colour_of(transfer.dst, item.schedule.topology.num_ranks) for transfer in transfers]}, hoverinfo="text",
-        hovertext=[f"step {transfer.step} sends to {transfer.dst}<br>{_span(item, transfer)}" for transfer in transfers],
+        hovertext=[f"step {transfer.step} sends to {transfer.dst}<br>{_span(transfer)}" for transfer in transfers],
     )  # fmt: skip
-    _lay_out(figure, rows, _unit(item))
+    _lay_out(figure, rows)
     return figure
 
 
@@ -276,16 +276,16 @@ def progress_figure(item: Item) -> Any:
         figure.add_scatter(x=seconds, y=values, name=name, mode="lines+markers", line={"shape": "hv"})
     figure.update_layout(
         height=300, margin={"t": 20, "l": 80, "r": 20, "b": 50}, xaxis={"title": "seconds of the search"},
-        yaxis={"title": f"time, {_unit(item)}", "rangemode": "tozero"},
+        yaxis={"title": "time, us", "rangemode": "tozero"},
     )  # fmt: skip
     return figure
 
 
-def _lay_out(figure: Any, rows: Sequence[str], unit: str) -> None:
+def _lay_out(figure: Any, rows: Sequence[str]) -> None:
     figure.update_layout(
         height=_height(rows), barmode="overlay", bargap=0.15, margin={"t": 50, "l": 150, "r": 20, "b": 50},
         plot_bgcolor="#fafafa", dragmode="zoom", showlegend=False, hovermode="closest",
-        xaxis={"title": f"time, {unit}", "rangemode": "tozero"},
+        xaxis={"title": "time, us", "rangemode": "tozero"},
         yaxis={"categoryorder": "array", "categoryarray": list(dict.fromkeys(rows)), "autorange": "reversed",
                "tickfont": {"size": 10}},
     )  # fmt: skip
@@ -295,13 +295,7 @@ def _height(rows: Sequence[str]) -> int:
     return _MARGIN_PIXELS + _ROW_PIXELS * max(4, len(set(rows)))
 
 
-def _unit(item: Item) -> str:
-    return "us" if item.size_bytes is not None else "the profile's unit"
-
-
-def _span(item: Item, transfer: Transfer) -> str:
-    if item.size_bytes is None:
-        return f"{transfer.start_us:.6g} to {transfer.end_us:.6g}"
+def _span(transfer: Transfer) -> str:
     return f"{format_time(transfer.start_us)} to {format_time(transfer.end_us)}, {format_size(transfer.size_bytes)}"
 
 

@@ -74,8 +74,8 @@ class Item:
         return isinstance(self.schedule, DemandSchedule)
 
     @property
-    def size_bytes(self) -> float | None:
-        """Size of the collective, or all bytes that a demand has to bring somewhere; None on a machine whose costs are per chunk."""
+    def size_bytes(self) -> float:
+        """Size of the collective, or all bytes that a demand has to bring somewhere."""
         return (
             float(self.schedule.demand.total_bytes)
             if isinstance(self.schedule, DemandSchedule)
@@ -115,15 +115,14 @@ class Item:
     def program_timeline(self) -> Timeline | None:
         """Replay of the program at the schedule's size, if there is a program for it."""
         program, schedule = self.program, self.schedule
-        size_bytes = self.size_bytes
-        if program is None or size_bytes is None or isinstance(schedule, DemandSchedule):
+        if program is None or isinstance(schedule, DemandSchedule):
             return None
         runtime = RUNTIMES[_RUNTIME]
         whole = chunks_of_size(program, runtime)
         slots = runtime.fifo_slots[program.protocol]
         try:
             return replay_program(
-                program, schedule.topology, size_bytes / whole, fifo_slots=slots, chunks_per_size=whole
+                program, schedule.topology, self.size_bytes / whole, fifo_slots=slots, chunks_per_size=whole
             )
         except InputError:  # a program of another machine
             return None
@@ -160,7 +159,7 @@ class Item:
             return ""
         schedule, origin = self.schedule, self.schedule.origin
         names = _names_of(schedule.topology)
-        if origin is None or not names or self.size_bytes is None:
+        if origin is None or not names:
             return ""
         if isinstance(schedule, DemandSchedule):
             words = ["taccl", "synth", names[0], self.asked, "--seed", str(origin.seed), "-o", "out/"]
@@ -244,16 +243,15 @@ class SizeSweep:
 
 
 def size_sweeps(items: Sequence[Item], sizes: SizeRange) -> list[SizeSweep]:
-    """Sweeps of all items, one for every machine and collective; demands and items whose costs are for one size have none."""
+    """Sweeps of all items, one for every machine and collective; demands have none."""
     groups: dict[tuple[str, str, int], list[tuple[Item, Schedule]]] = {}
     for item in items:
         if isinstance(item.schedule, DemandSchedule):
             continue
         collective = item.schedule.collective
-        if not item.schedule.topology.chunk_costs:
-            groups.setdefault((item.schedule.topology.name, collective.kind, collective.root), []).append(
-                (item, item.schedule)
-            )
+        groups.setdefault((item.schedule.topology.name, collective.kind, collective.root), []).append(
+            (item, item.schedule)
+        )
     return [_sweep(group, sizes) for group in groups.values()]
 
 

@@ -131,16 +131,14 @@ def _restriction(origin: Origin | None) -> str:
 def summary_cells(item: Item) -> list[str]:
     """Facts of an item on links and ports, as text."""
     schedule, origin = item.schedule, item.schedule.origin
-    sized = item.size_bytes is not None
-    time = format_time if sized else lambda value: f"{value:.6g}"
     bound_us = origin.bound_us if origin else 0.0
     # Bus bandwidth is a notion of the eight collectives.
     busbw = None if isinstance(schedule, DemandSchedule) else schedule.busbw_gbps
     return [
         item.name,
         title_of(item),
-        time(schedule.makespan_us),
-        time(bound_us) + _restriction(origin) if bound_us else "",
+        format_time(schedule.makespan_us),
+        format_time(bound_us) + _restriction(origin) if bound_us else "",
         format_gap(relative_gap(schedule.makespan_us, bound_us)) if bound_us else "",
         format_rate(schedule.algbw_gbps) if schedule.algbw_gbps is not None else "",
         format_rate(busbw) if busbw is not None else "",
@@ -258,16 +256,14 @@ def _tables(item: Item) -> list[str]:
         record = demand_schedule_record(item.schedule, item.timeline)
     else:
         record = schedule_record(item.schedule, item.timeline)
-    sized = record["size_bytes"] is not None
-    time = format_time if sized else lambda value: f"{value:.6g}"
     steps = [
-        [str(row["step"]), time(row["start_us"]), time(row["end_us"]), str(row["messages"]), str(row["reduces"]),
-         str(row["chunks"]), "" if row["bytes"] is None else format_size(row["bytes"]), str(row["links"])]
+        [str(row["step"]), format_time(row["start_us"]), format_time(row["end_us"]), str(row["messages"]), str(row["reduces"]),
+         str(row["chunks"]), format_size(row["bytes"]), str(row["links"])]
         for row in record["steps"]
     ]  # fmt: skip
     traffic = [
-        [html.escape(row["name"]), str(row["messages"]), "" if row["bytes"] is None else format_size(row["bytes"]),
-         time(row["busy_us"]), f"{100 * row['busy']:.1f} %"]
+        [html.escape(row["name"]), str(row["messages"]), format_size(row["bytes"]),
+         format_time(row["busy_us"]), f"{100 * row['busy']:.1f} %"]
         for row in record["traffic"][:_MOST_ROWS]
     ]  # fmt: skip
     parts = [

@@ -19,7 +19,7 @@ _SIZE_FACTOR = 4
 _HALVES = {Kind.ALLREDUCE: (Kind.REDUCESCATTER, Kind.ALLGATHER)}
 
 
-def front_record(demand: Demand, front: Front, sizes: SizeRange | None) -> dict[str, Any]:
+def front_record(demand: Demand, front: Front, sizes: SizeRange) -> dict[str, Any]:
     """Return the JSON object of a front; keys are stable. Times are microseconds, sizes bytes.
 
     ``fewest_steps`` and ``least_rounds_per_chunk`` hold for every algorithm, and a point is optimal that reaches them. What is
@@ -32,7 +32,7 @@ def front_record(demand: Demand, front: Front, sizes: SizeRange | None) -> dict[
     front
         The answer.
     sizes
-        Range to compare the points' schedules at; None where costs are per chunk.
+        Range to compare the points' schedules at.
     """
     result: dict[str, Any] = {
         "collective": str(demand.kind),
@@ -44,14 +44,12 @@ def front_record(demand: Demand, front: Front, sizes: SizeRange | None) -> dict[
         "least_rounds_per_chunk": str(front.least_rounds_per_chunk),
         "round_us_per_mb": front.round_us_per_mb,
         "points": [_point(point, front) for point in front.points],
+        "sizes": [],
     }
-    if sizes is not None:
-        curves = [cost_curve(point.schedule, sizes.low_bytes, sizes.high_bytes) for point in front.points]
-        rows = []
-        for size in sizes.stepped(_SIZE_FACTOR):
-            times = [curve.time_us(size) for curve in curves]
-            rows.append({"size_bytes": size, "times_us": times, "winner": times.index(min(times))})
-        result["sizes"] = rows
+    curves = [cost_curve(point.schedule, sizes.low_bytes, sizes.high_bytes) for point in front.points]
+    for size in sizes.stepped(_SIZE_FACTOR):
+        times = [curve.time_us(size) for curve in curves]
+        result["sizes"].append({"size_bytes": size, "times_us": times, "winner": times.index(min(times))})
     return result
 
 
@@ -87,11 +85,10 @@ def front_tables(result: dict[str, Any]) -> list[Table]:
         for p in result["points"]
     ]  # fmt: skip
     tables = [plain_table(what, ("(chunks, steps, rounds)", "rounds per chunk", "proved", "optimal in"), points)]
-    if "sizes" in result:
-        names = [row[0] for row in points]
-        rows = [
-            [format_size(row["size_bytes"]), *map(format_time, row["times_us"]), names[row["winner"]]]
-            for row in result["sizes"]
-        ]
-        tables.append(plain_table(f"time of each on the machine, {ON_WIRES}", ("size", *names, "fastest"), rows))
+    names = [row[0] for row in points]
+    rows = [
+        [format_size(row["size_bytes"]), *map(format_time, row["times_us"]), names[row["winner"]]]
+        for row in result["sizes"]
+    ]
+    tables.append(plain_table(f"time of each on the machine, {ON_WIRES}", ("size", *names, "fastest"), rows))
     return tables

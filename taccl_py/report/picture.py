@@ -88,5 +88,5 @@ def _timeline(item: Item, axis: Any, mpl: Any) -> None:
     axis.set_yticks(range(shown), [f"rank {rank}" for rank in range(shown)], fontsize=7)
     axis.invert_yaxis()
     axis.set_xlim(0, item.timeline.makespan_us or 1)
-    axis.set_xlabel("time, us" if item.size_bytes is not None else "time, the profile's unit")
+    axis.set_xlabel("time, us")
     axis.set_title(f"{title_of(item)}: sends by rank, the critical path framed", loc="left")

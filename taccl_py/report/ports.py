@@ -69,18 +69,16 @@ def _listed(members: list[tuple[str, ...]], place: int) -> str:
 
 def ports_table(topology: Topology) -> Table:
     """Table of ports; those with the same costs, as many links and alike names are one row."""
-    per_chunk = topology.chunk_costs
     shared = Counter(port for link in topology.links for port in link.ports)
     alike: dict[tuple[int, float, float], list[str]] = {}
     for index, port in enumerate(topology.ports):
         alike.setdefault((shared[index], port.alpha_us, port.beta_us_per_mb), []).append(port.name)
     rows = []
     for (links, alpha_us, beta_us_per_mb), names in alike.items():
-        rate = "" if per_chunk or beta_us_per_mb <= 0 else f"{1000 / beta_us_per_mb:.4g}"
+        rate = "" if beta_us_per_mb <= 0 else f"{1000 / beta_us_per_mb:.4g}"
         for name, count in fold_names(names):
             rows.append((name, str(count), str(links), f"{alpha_us:g}", f"{beta_us_per_mb:g}", rate))
     rows.sort(key=lambda row: natural_key(row[0]))
-    unit = "per chunk" if per_chunk else "us/MB"
-    columns = ("port", "ports", "links that share it", "alpha us", f"beta {unit}", "GB/s")
+    columns = ("port", "ports", "links that share it", "alpha us", "beta us/MB", "GB/s")
     title = f"Ports, {_MOST_ROWS} of {len(rows)} rows; --json shows all" if len(rows) > _MOST_ROWS else "Ports"
     return plain_table(title, columns, rows[:_MOST_ROWS])

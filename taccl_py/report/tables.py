@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from taccl_py.answer import Answer, ScopedBound
@@ -33,8 +33,8 @@ SUMMARY_FILE = "summary.json"
 def record(answer: Answer, lowered: Lowered | None, files: Sequence[str]) -> dict[str, Any]:
     """Return the JSON object of an answer; keys are stable, other programs rely on them.
 
-    Times are microseconds, sizes bytes, rates GB/s (1 GB = 10^9 bytes). On machines whose costs are per chunk the size and
-    the rates are null and times are in the profile's own unit. Steps of a schedule of millions of messages are not counted: null.
+    Times are microseconds, sizes bytes, rates GB/s (1 GB = 10^9 bytes). Steps of a schedule of
+    millions of messages are not counted: null.
     """
     schedule, provenance, own = answer.schedule, answer.provenance, answer.own_bound
     collective, topology = schedule.collective, schedule.topology
@@ -58,7 +58,7 @@ def record(answer: Answer, lowered: Lowered | None, files: Sequence[str]) -> dic
         "bound_reason": own.reason,
         "gap": relative_gap(schedule.makespan_us, own.time_us),
         "bounds": bounds_json(answer.wire_bounds, schedule.makespan_us),
-        "size_bytes": schedule.size_bytes if schedule.size_bytes is None else round(schedule.size_bytes),
+        "size_bytes": round(schedule.size_bytes),
         "algbw_gbps": schedule.algbw_gbps,
         "busbw_gbps": schedule.busbw_gbps,
         "messages": len(schedule.messages),
@@ -96,9 +96,7 @@ ON_WIRES = "links and ports alone"
 
 def summary_table(result: dict[str, Any]) -> Table:
     """Table of a timed record."""
-    size = result["size_bytes"]
-    what = f"{result['collective']} on {result['topology']}, {result['num_ranks']} ranks"
-    what += f", {format_size(size)}" if size is not None else ", times in the profile's unit"
+    what = f"{result['collective']} on {result['topology']}, {result['num_ranks']} ranks, {format_size(result['size_bytes'])}"
     return fact_table(what, _rows(result))
 
 
@@ -128,10 +126,11 @@ def bounds_json(bounds: Sequence[ScopedBound], time_us: float) -> list[dict[str,
     ]
 
 
-def _bound_rows(result: dict[str, Any], time: Callable[[float], str]) -> list[tuple[str, str]]:
+def _bound_rows(result: dict[str, Any]) -> list[tuple[str, str]]:
     """Every bound with the schedules that it holds for, and the gaps."""
     rows = [
-        (f"bound ({each['holds_for']})", f"{time(each['time_us'])}  ({each['reason']})") for each in result["bounds"]
+        (f"bound ({each['holds_for']})", f"{format_time(each['time_us'])}  ({each['reason']})")
+        for each in result["bounds"]
     ]
     gaps = [f"{format_gap(each['gap'])} to {each['holds_for']}" for each in result["bounds"]]
     return [*rows, ("gap", f"{', '.join(gaps)}  ({result['status']})")]
@@ -170,22 +169,19 @@ def _selectable(result: dict[str, Any]) -> str:
 
 
 def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
-    per_chunk = result["size_bytes"] is None
-
-    def time(value: float) -> str:
-        return f"{value:.6g}" if per_chunk else format_time(value)
-
     rows = _runtime_rows(result)
     if not rows and "runtime_profile" in result:
         note = f": {result['runtime_note']}" if "runtime_note" in result else ""
         rows = [("runtime profile", f"{result['runtime_profile']}, {ON_WIRES}{note}")]
     # The replay on links and ports charges alpha for every instance, which says nothing where instances were chosen otherwise.
     is_timed = "runtime_us" in result
-    rows.append(("predicted time on links and ports" if is_timed else "predicted time", time(result["makespan_us"])))
+    rows.append(
+        ("predicted time on links and ports" if is_timed else "predicted time", format_time(result["makespan_us"]))
+    )
     if "replay_us" in result and not is_timed:
-        rows.append(("plan replayed" if "unit_bytes" in result else "XML replayed", time(result["replay_us"])))
-    rows += _bound_rows(result, time)
-    if not per_chunk and "runtime_us" not in result:
+        rows.append(("plan replayed" if "unit_bytes" in result else "XML replayed", format_time(result["replay_us"])))
+    rows += _bound_rows(result)
+    if "runtime_us" not in result:
         rows += [("algbw", format_rate(result["algbw_gbps"])), ("busbw", format_rate(result["busbw_gbps"]))]
     steps = "not counted" if result["steps"] is None else result["steps"]
     rows.append(("steps", f"{steps}  ({result['messages']} messages)"))

@@ -40,7 +40,7 @@ def groups_record(
                 "ranks": list(task.ranks),
                 "relays": list(found.ranks[number][len(task.ranks) :]),
                 "collective": name,
-                "size_bytes": None if schedule.topology.chunk_costs else size_bytes,
+                "size_bytes": size_bytes,
                 "makespan_us": schedule.makespan_us,
                 "alone_us": alone_us,
                 "release_us": task.release_us,
@@ -76,7 +76,7 @@ def groups_table(result: dict[str, Any]) -> Table:
     for number, group in enumerate(result["groups"]):
         times = f"{format_time(group['makespan_us'])}, alone {format_time(group['alone_us'])}"
         times += f", from {format_time(group['release_us'])} on" if group["release_us"] else ""
-        size = "" if is_even or group["size_bytes"] is None else f" of {format_size(group['size_bytes'])}"
+        size = "" if is_even else f" of {format_size(group['size_bytes'])}"
         what = "" if is_even else f"{group['collective']}{size}, "
         relays = f", relayed by {format_ranks(group['relays'])}" if group["relays"] else ""
         rows.append((f"group {number}", f"{times}  ({what}ranks {format_ranks(group['ranks'])}{relays})"))

@@ -30,14 +30,14 @@ _LEAST_COLUMNS = 20
 
 
 def schedule_record(schedule: Schedule, timeline: Timeline) -> dict[str, Any]:
-    """Return the JSON object of a schedule and its replay; times are microseconds, on a TACCL profile its own unit."""
+    """Return the JSON object of a schedule and its replay; times are microseconds."""
     collective, origin = schedule.collective, schedule.origin
     return {
         **_facts(str(collective.kind), schedule.topology, timeline),
         "engine": origin.engine if origin else None,
         "bound_us": origin.bound_us if origin else None,
         "chunks": collective.num_chunks,
-        "chunk_bytes": None if schedule.topology.chunk_costs else schedule.chunk_bytes,
+        "chunk_bytes": schedule.chunk_bytes,
         "steps": _steps(schedule, timeline),
         "traffic": _traffic(schedule.topology, timeline),
         "transfers": [_transfer(each, schedule) for each in timeline.transfers],
@@ -162,7 +162,7 @@ def _facts(kind: str, topology: Topology, timeline: Timeline) -> dict[str, Any]:
         "topology": topology.name,
         "num_ranks": topology.num_ranks,
         "num_nodes": topology.num_nodes,
-        "size_bytes": None if timeline.size_bytes is None else round(timeline.size_bytes),
+        "size_bytes": round(timeline.size_bytes),
         "runtime_profile": NEUTRAL,
         "makespan_us": timeline.makespan_us,
         "algbw_gbps": timeline.algbw_gbps,
@@ -186,7 +186,7 @@ def _steps(schedule: Schedule | DemandSchedule, timeline: Timeline) -> list[dict
                 "messages": len(transfers),
                 "reduces": sum(message.reduce for message in messages),
                 "chunks": sum(len(message.chunks) for message in messages),
-                "bytes": None if schedule.topology.chunk_costs else sum(transfer.size_bytes for transfer in transfers),
+                "bytes": sum(transfer.size_bytes for transfer in transfers),
                 "links": len({transfer.link for transfer in transfers}),
             }
         )
@@ -215,7 +215,7 @@ def _traffic(topology: Topology, timeline: Timeline) -> list[dict[str, Any]]:
             "name": topology.resource_name(resource),
             "is_port": resource >= len(topology.links),
             "messages": messages[resource],
-            "bytes": None if topology.chunk_costs else size_bytes[resource],
+            "bytes": size_bytes[resource],
             "busy_us": busy_us[resource],
             "busy": busy_us[resource] / timeline.makespan_us if timeline.makespan_us > 0 else 0.0,
         }
@@ -304,21 +304,16 @@ def critical_line(record: dict[str, Any], columns: int) -> str:
 def _title(record: dict[str, Any]) -> str:
     machine = f" on {record['topology']}" if "topology" in record else ""
     size = f", {format_size(record['size_bytes'])}" if record.get("size_bytes") is not None else ""
-    time = f": {_time(record, record['makespan_us'])} (links and ports alone)" if "makespan_us" in record else ""
+    time = f": {format_time(record['makespan_us'])} (links and ports alone)" if "makespan_us" in record else ""
     return f"{record['collective']}{machine}, {record['num_ranks']} ranks{size}{time}"
-
-
-def _time(record: dict[str, Any], time_us: float) -> str:
-    """Time with its unit, which a TACCL profile does not tell."""
-    return format_time(time_us) if record.get("size_bytes") is not None else f"{time_us:.6g}"
 
 
 def _steps_table(record: dict[str, Any]) -> Table:
     rows = [
         [
-            str(row["step"]), _time(record, row["start_us"]), _time(record, row["end_us"]), str(row["messages"]),
+            str(row["step"]), format_time(row["start_us"]), format_time(row["end_us"]), str(row["messages"]),
             "sum" if row["reduces"] == row["messages"] else "copy" if not row["reduces"] else "both", str(row["chunks"]),
-            "" if row["bytes"] is None else format_size(row["bytes"]), str(row["links"]),
+            format_size(row["bytes"]), str(row["links"]),
         ]
         for row in record["steps"]
     ]  # fmt: skip
@@ -350,8 +345,8 @@ def _traffic_table(record: dict[str, Any], most_rows: int) -> Table:
     traffic = record["traffic"]
     rows = [
         [
-            row["name"], str(row["messages"]), "" if row["bytes"] is None else format_size(row["bytes"]),
-            _time(record, row["busy_us"]), f"{100 * row['busy']:.1f} %",
+            row["name"], str(row["messages"]), format_size(row["bytes"]),
+            format_time(row["busy_us"]), f"{100 * row['busy']:.1f} %",
         ]
         for row in traffic[:most_rows]
     ]  # fmt: skip
@@ -389,7 +384,7 @@ def timeline_lines(record: dict[str, Any], ranks: Sequence[int], columns: int) -
             begin, end = (work[key] / makespan_us * cells for key in ("start_us", "end_us"))
             sent[work["rank"]].append(_MessageSpan(begin, end, "+" if work["adds_up"] else "*"))
     lines = [f"{f'rank {rank}':>{label}} |{_drawn(spans, cells)}|" for rank, spans in sent.items()]
-    lines.append(f"{'':{label}}  0{_time(record, makespan_us):>{cells - 1}}")
+    lines.append(f"{'':{label}}  0{format_time(makespan_us):>{cells - 1}}")
     return lines
 
 

@@ -67,10 +67,8 @@ class DemandSchedule:
 
     @property
     def algbw_gbps(self) -> float | None:
-        """All bytes that had to come somewhere, over the time; None where nothing moves or sizes mean nothing."""
-        if self.topology.chunk_costs or not self.messages:
-            return None
-        return algbw_gbps(self.demand.total_bytes, self.makespan_us)
+        """All bytes that had to come somewhere, over the time; None where nothing moves."""
+        return algbw_gbps(self.demand.total_bytes, self.makespan_us) if self.messages else None
 
     @property
     def name(self) -> str:

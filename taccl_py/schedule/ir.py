@@ -128,19 +128,18 @@ class Schedule:
         return max((message.end_us for message in self.messages), default=0.0)
 
     @property
-    def size_bytes(self) -> float | None:
-        """Size as nccl-tests counts it; None on a machine whose costs are per chunk."""
-        return None if self.topology.chunk_costs else self.chunk_bytes * self.collective.chunks_per_size
+    def size_bytes(self) -> float:
+        """Size as nccl-tests counts it."""
+        return self.chunk_bytes * self.collective.chunks_per_size
 
     @property
     def algbw_gbps(self) -> float | None:
-        """Algorithm bandwidth, or None where there is no size."""
-        size = self.size_bytes
-        return None if size is None or not self.messages else algbw_gbps(size, self.makespan_us)
+        """Algorithm bandwidth, or None where nothing moves."""
+        return algbw_gbps(self.size_bytes, self.makespan_us) if self.messages else None
 
     @property
     def busbw_gbps(self) -> float | None:
-        """Bus bandwidth, or None where there is no size."""
+        """Bus bandwidth, or None where nothing moves."""
         algbw = self.algbw_gbps
         return None if algbw is None else algbw * self.collective.busbw_factor
 

@@ -3,7 +3,7 @@
 Of AllGather ``7-Flows`` has a line for each chunk that crosses a link, or a path over switches, in an epoch; ``6-Demand_Met`` names
 the GPUs. Of AllToAll ``8-Chunk paths`` (older files: ``7-chunk paths``) has for each chunk its destination and the paths of its parts,
 whose volumes are fractions of it; its flows repeat them, and equal ones only once (``teccl/solvers/alltoall.py`` of microsoft/TE-CCL).
-Sizes are not stated: times are in TE-CCL's epochs, one for a chunk on a link.
+Sizes are not stated: a chunk of TE-CCL takes an epoch on a link, and counts as 1 MB.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def _schedule(
 ) -> Schedule:
     """Schedule of what is sent (epoch, chunk, from, to); a chunk of TE-CCL, so many pieces, occupies a link for an epoch."""
     pairs = sorted({(src, dst) for _, _, src, dst in flows})
-    links = tuple(Link(src, dst, 0.0, epoch_us / pieces) for src, dst in pairs)
+    links = tuple(Link(src, dst, 0.0, epoch_us) for src, dst in pairs)
     number = {pair: index for index, pair in enumerate(pairs)}
     together: dict[tuple[int, ...], list[int]] = {}
     for epoch, chunk, src, dst in flows:
@@ -192,9 +192,10 @@ def _schedule(
         for (epoch, src, dst, *_), chunks in together.items()
     ]
     try:
-        machine = Topology("te-ccl", f"links that {path} uses, one epoch for a chunk of TE-CCL", (0,) * collective.num_ranks, (), links,
-                           chunk_costs=True)  # fmt: skip
-        return build_schedule(machine, collective, BYTES_PER_MB, untimed)
+        source = f"links that {path} uses: an epoch of {epoch_us:g} us for a chunk of TE-CCL, which counts as 1 MB"
+        nodes = (0,) * collective.num_ranks
+        machine = Topology("te-ccl", source, nodes, (), links, measured_chunk_bytes=BYTES_PER_MB)
+        return build_schedule(machine, collective, BYTES_PER_MB / pieces, untimed)
     except InputError as error:
         raise InputError(error.what, path=path) from None
 

@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from taccl_py.errors import InputError
 from taccl_py.schedule.ir import Schedule
-from taccl_py.simulate.schedule_replay import AffineTime, ReplayTurn, decisions, require_costs_by_size
+from taccl_py.simulate.schedule_replay import AffineTime, ReplayTurn, decisions
 from taccl_py.units import BYTES_PER_MB, format_size
 
 # Times that differ by less than this part of themselves differ by rounding only.
@@ -112,13 +112,12 @@ def cost_curve(schedule: Schedule, min_bytes: float, max_bytes: float) -> CostCu
     Raises
     ------
     InputError
-        If the range is empty or not positive, or the machine's costs are for one chunk of an unstated size.
+        If the range is empty or not positive.
     """
     if not (math.isfinite(max_bytes) and 0 < min_bytes <= max_bytes):
         raise InputError(
             f"sizes from {min_bytes} to {max_bytes} are no range; both must be positive, the smaller first"
         )
-    require_costs_by_size(schedule.topology)
     turns, num_resources = decisions(schedule), schedule.topology.num_resources
     # From here on sizes are megabytes of one chunk, which is what chains are measured in.
     chunks = schedule.collective.chunks_per_size

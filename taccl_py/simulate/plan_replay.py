@@ -47,7 +47,6 @@ from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile
 from taccl_py.profiles.view import (
     far_resources,
     is_far,
-    require_costs_by_size,
     serial_alphas,
     switch_share,
     usable_shares,
@@ -108,7 +107,7 @@ def replay_plan(plan: Plan, kind: Kind | None, topology: Topology, chunk_bytes: 
     return Timeline(
         makespan_us=replay.end_us,
         transfers=sort_transfers(replay.transfers),
-        size_bytes=None if topology.chunk_costs else chunk_bytes * plan.chunks_per_size,
+        size_bytes=chunk_bytes * plan.chunks_per_size,
         busbw_factor=1.0 if kind is None else Collective(kind, topology.num_ranks).busbw_factor,
         switched=tuple(sorted(replay.switched, key=lambda work: (work.start_us, work.rank, work.threadblock))),
     )
@@ -124,20 +123,18 @@ class RuntimePlanReplay:
     plan, kind
         A plan to which the verifier does not object, and its collective; None for a demand.
     topology
-        Machine with the plan's ranks; its costs are by size.
+        Machine with the plan's ranks.
     profile
         The runtime profile.
 
     Raises
     ------
     InputError
-        If the machine has other ranks, lacks a link or a switch that the plan uses, or its costs are for one chunk of an unstated
-        size.
+        If the machine has other ranks, or lacks a link or a switch that the plan uses.
     """
 
     def __init__(self, plan: Plan, kind: Kind | None, topology: Topology, profile: RuntimeProfile) -> None:
         _require_fit(plan, topology)
-        require_costs_by_size(topology, profile)
         self._plan, self._kind, self._topology, self._profile = plan, kind, topology, profile
         self._paths = find_switch_paths(plan, topology)
         self._links = _choose_links(plan, topology)

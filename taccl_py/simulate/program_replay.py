@@ -20,7 +20,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from taccl_py.collective import Collective
@@ -70,10 +70,8 @@ def replay_program(
             f"program {program.name} is for {len(program.gpus)} ranks, topology {topology.name} has {topology.num_ranks}; "
             "replay it on the machine that it was made for"
         )
-    timeline = _ProgramReplay(program, topology, chunk_bytes, fifo_slots).run()
-    if topology.chunk_costs:
-        return timeline
-    return replace(timeline, size_bytes=chunk_bytes * (chunks_per_size or chunks_of_size(program)))
+    size_bytes = chunk_bytes * (chunks_per_size or chunks_of_size(program))
+    return _ProgramReplay(program, topology, chunk_bytes, fifo_slots).run(size_bytes)
 
 
 class _ReplayPhase(IntEnum):
@@ -147,8 +145,8 @@ class _ProgramReplay:
         self._awaited: list[_QueueState] = []
         self._transfers: list[Transfer] = []
 
-    def run(self) -> Timeline:
-        """Let everything happen."""
+    def run(self, size_bytes: float) -> Timeline:
+        """Let everything happen, for a collective of this size."""
         self._go_on()
         while self._events:
             first_us = self._events[0][0]
@@ -163,7 +161,7 @@ class _ProgramReplay:
         return Timeline(
             makespan_us=self._end_us,
             transfers=sort_transfers(self._transfers),
-            size_bytes=None,
+            size_bytes=size_bytes,
             busbw_factor=1.0 if kind is None else Collective(kind, self._topology.num_ranks).busbw_factor,
         )
 

@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.lowering.program import Op, Program, Step, chunks_of_size
 from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile
-from taccl_py.profiles.view import Usable, far_resources, is_far, require_costs_by_size, serial_alphas, usable_shares
+from taccl_py.profiles.view import Usable, far_resources, is_far, serial_alphas, usable_shares
 from taccl_py.runtimes import MAX_COUNT, MAX_REDUCE_CHAIN
 from taccl_py.simulate.alike import NOBODY, ReplayedBlock, ShapeLoad, StepWork, merge_alike
 from taccl_py.tolerances import RELATIVE
@@ -66,7 +66,7 @@ class RuntimeReplay:
     """
 
     def __init__(self, program: Program, topology: Topology, profile: RuntimeProfile) -> None:
-        _require_fit(program, topology, profile)
+        _require_fit(program, topology)
         self._program, self._profile = program, profile
         self._structure = _Structure(program, topology)
 
@@ -108,13 +108,12 @@ def runtime_us(program: Program, topology: Topology, profile: RuntimeProfile, si
     return RuntimeReplay(program, topology, profile).time_us(size_bytes)
 
 
-def _require_fit(program: Program, topology: Topology, profile: RuntimeProfile) -> None:
+def _require_fit(program: Program, topology: Topology) -> None:
     if len(program.gpus) != topology.num_ranks:
         raise InputError(
             f"program {program.name} is for {len(program.gpus)} ranks, topology {topology.name} has {topology.num_ranks}; "
             "replay it on the machine that it was made for"
         )
-    require_costs_by_size(topology, profile)
 
 
 class _Structure:

@@ -17,7 +17,6 @@ from taccl_py.errors import InputError
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.timeline import Timeline, Transfer, sort_transfers
 from taccl_py.tolerances import SAME_MOMENT, ULPS
-from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
 
 
@@ -100,21 +99,6 @@ def _arrived_by(schedule: Schedule, index: int, time_us: float) -> bool:
     return message.end_us - slack_us <= time_us
 
 
-def require_costs_by_size(topology: Topology) -> None:
-    """Refuse machines whose costs hold for one size only.
-
-    Raises
-    ------
-    InputError
-        If the topology's costs are for one chunk of an unstated size.
-    """
-    if topology.chunk_costs:
-        raise InputError(
-            f"the costs of topology {topology.name} are for one chunk of an unstated size, so times for other sizes are "
-            "not known; use a topology with alpha and beta"
-        )
-
-
 def replay_schedule(schedule: Schedule, chunk_bytes: float) -> Timeline:
     """Replay the decisions of a valid schedule with chunks of another size.
 
@@ -128,13 +112,11 @@ def replay_schedule(schedule: Schedule, chunk_bytes: float) -> Timeline:
     Raises
     ------
     InputError
-        If the size is not positive, or the machine's costs are for one chunk and the size is not the schedule's own.
+        If the size is not positive.
     """
     if not (math.isfinite(chunk_bytes) and chunk_bytes > 0):
         raise InputError(f"a chunk of {chunk_bytes} bytes cannot be replayed; the size must be finite and above 0")
     topology = schedule.topology
-    if chunk_bytes != schedule.chunk_bytes:
-        require_costs_by_size(topology)
     chunk_mb = chunk_bytes / BYTES_PER_MB
     free_us = [0.0] * topology.num_resources
     arrival_us: list[float] = []
@@ -156,6 +138,6 @@ def replay_schedule(schedule: Schedule, chunk_bytes: float) -> Timeline:
     return Timeline(
         makespan_us=max(arrival_us, default=0.0),
         transfers=sort_transfers(transfers),
-        size_bytes=None if topology.chunk_costs else chunk_bytes * collective.chunks_per_size,
+        size_bytes=chunk_bytes * collective.chunks_per_size,
         busbw_factor=collective.busbw_factor,
     )

@@ -85,7 +85,7 @@ class Timeline:
     transfers
         Sorted by (start, link, end).
     size_bytes
-        Size of the collective as nccl-tests counts it; None on a machine whose costs are per chunk.
+        Size of the collective as nccl-tests counts it.
     busbw_factor
         Bus bandwidth over algorithm bandwidth.
     switched
@@ -94,16 +94,14 @@ class Timeline:
 
     makespan_us: float
     transfers: tuple[Transfer, ...]
-    size_bytes: float | None
+    size_bytes: float
     busbw_factor: float
     switched: tuple[SwitchWork, ...] = ()
 
     @property
     def algbw_gbps(self) -> float | None:
-        """Algorithm bandwidth in GB/s, or None where there is no size or nothing moved."""
-        if self.size_bytes is None or self.makespan_us <= 0:
-            return None
-        return algbw_gbps(self.size_bytes, self.makespan_us)
+        """Algorithm bandwidth in GB/s, or None where nothing moved."""
+        return algbw_gbps(self.size_bytes, self.makespan_us) if self.makespan_us > 0 else None
 
     @property
     def busbw_gbps(self) -> float | None:

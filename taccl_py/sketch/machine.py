@@ -58,7 +58,7 @@ def _given_machine(topology: Topology, sketch: str, nodes: int | None) -> Sketch
         raise InputError("the machine is given with all its nodes; leave the number of nodes out", field="nodes")
     hints = load_sketch(sketch, topology.name) if sketch else None
     if hints is not None:
-        if topology.chunk_costs:  # made of a TACCL profile, which its sketch need not name
+        if topology.measured_chunk_bytes is not None:  # made of a TACCL profile, which its sketch need not name
             hints = replace(hints, topology="")
         hints.check_fits(topology)
     return SketchedMachine(topology, hints)

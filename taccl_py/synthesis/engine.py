@@ -70,14 +70,6 @@ class Demand:
     chunks_per_rank: int | None = None
     message_chunks: int = MAX_COUNT
 
-    @staticmethod
-    def of_chunks(topology: Topology, collective: Collective, sketch: Sketch | None, chunk_bytes: float) -> Demand:
-        """Demand for a collective whose chunks are given, with their size."""
-        size_bytes = chunk_bytes * collective.chunks_per_size
-        return Demand(
-            topology, collective.kind, size_bytes, collective.root, sketch, collective.chunks_per_rank
-        )  # fmt: skip
-
     def collective(self, chunks_per_rank: int) -> Collective:
         """Return the collective with so many chunks per rank.
 

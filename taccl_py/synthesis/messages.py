@@ -21,7 +21,7 @@ def bounded_by_messages(synthesis: Synthesis, most_chunks: int, over: Over = nev
         (len(m.chunks) for m in schedule.messages if node_of[links[m.link].src] != node_of[links[m.link].dst]),
         default=0,
     )
-    if schedule.size_bytes is None or longest > most_chunks:
+    if longest > most_chunks:
         return synthesis
     bound = message_bound(schedule.topology, schedule.collective.kind, schedule.size_bytes, most_chunks, over)
     if bound.time_us <= synthesis.bound.time_us:

@@ -79,12 +79,10 @@ def differences(before: Topology, after: Topology, tolerance: float) -> tuple[Di
     Raises
     ------
     InputError
-        If the machines have different numbers of ranks, or one has costs per chunk and the other by size.
+        If the machines have different numbers of ranks.
     """
     if before.num_ranks != after.num_ranks:
         raise InputError(f"has {after.num_ranks} ranks, {before.name} has {before.num_ranks}; compare the same ranks")
-    if before.chunk_costs != after.chunk_costs:
-        raise InputError("only one of the two is a TACCL profile, whose costs are per chunk; compare two of a kind")
     return (
         *_compare(_links(before), _links(after), tolerance),
         *_compare(_ports(before), _ports(after), tolerance, names=_port_names(before, after)),

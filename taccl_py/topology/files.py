@@ -30,7 +30,7 @@ from taccl_py.topology.template import (
     Side,
     instantiate,
 )
-from taccl_py.units import MAX_COST_US, MAX_RANKS, MIN_COST_US
+from taccl_py.units import BYTES_PER_MB, MAX_COST_US, MAX_RANKS, MAX_SIZE_BYTES, MIN_COST_US
 
 FORMAT = "taccl-topology"
 VERSION = 1
@@ -149,10 +149,14 @@ def topology_to_json(topology: Topology) -> dict[str, Any]:
         ],
         "links": [_link_to_json(link) for link in topology.links],
         "symmetry": [list(image) for image in topology.symmetry],
-        "chunk_costs": topology.chunk_costs,
+        **_measured_to_json(topology),
         **({"switches": [_switch_to_json(switch) for switch in topology.switches]} if topology.switches else {}),
         **_kinds_to_json(topology),
     }
+
+
+def _measured_to_json(topology: Topology) -> dict[str, int]:
+    return {} if topology.measured_chunk_bytes is None else {"measured_chunk_bytes": topology.measured_chunk_bytes}
 
 
 def _kinds_to_json(machine: Topology | NodeTemplate) -> dict[str, str]:
@@ -213,17 +217,21 @@ def topology_from_fields(fields: Fields) -> Topology:
     ports = _expanded_ports(fields)
     links = [_expanded_link(item, len(node_of), len(ports)) for item in fields.objects("links")]
     symmetry = _permutations(fields, len(node_of))
-    chunk_costs = fields.boolean("chunk_costs", False)
+    measured = _measured_chunk_bytes(fields)
     switches = tuple(_expanded_switch(item, len(node_of)) for item in fields.objects("switches", []))
     inside, gpu = _inside(fields), _gpu(fields)
     fields.finish()
     topology: Topology = fields.build(
         "",
-        lambda: Topology(
-            name, source, node_of, tuple(ports), tuple(links), symmetry, chunk_costs, switches, inside, gpu
-        ),
+        lambda: Topology(name, source, node_of, tuple(ports), tuple(links), symmetry, measured, switches, inside, gpu),
     )
     return topology
+
+
+def _measured_chunk_bytes(fields: Fields) -> int | None:
+    if fields.boolean("chunk_costs", False):  # as earlier versions wrote of TACCL profiles
+        return BYTES_PER_MB
+    return fields.integer("measured_chunk_bytes", 0, least=1, most=MAX_SIZE_BYTES) or None
 
 
 def _node_of(fields: Fields) -> tuple[int, ...]:

@@ -128,9 +128,8 @@ class Topology:
         See `Port` and `Link`; links are sorted by (src, dst).
     symmetry
         Generators (rank permutations) believed to be automorphisms; engines check them before use.
-    chunk_costs
-        True for TACCL profiles, whose costs are for one chunk of an unstated size: beta is then the cost of one chunk,
-        a chunk counts as 1 MB, and times are in the profile's own unit.
+    measured_chunk_bytes
+        Size of the messages that the costs were measured with, or None if they hold for all sizes.
     switches
         Switches that multicast or reduce. Messages of schedules, and so bounds, do not use it; plans may.
     inside
@@ -150,7 +149,7 @@ class Topology:
     ports: tuple[Port, ...]
     links: tuple[Link, ...]
     symmetry: tuple[tuple[int, ...], ...] = ()
-    chunk_costs: bool = False
+    measured_chunk_bytes: int | None = None
     switches: tuple[Switch, ...] = ()
     inside: Medium = Medium.UNKNOWN
     gpu: str = ""
@@ -290,6 +289,10 @@ class Topology:
         alpha_us, beta_us_per_mb = self.resource_cost[resource]
         return alpha_us + beta_us_per_mb * size_bytes / BYTES_PER_MB
 
+    def default_bytes(self, chunks_per_size: int) -> int:
+        """Size of a collective, as nccl-tests counts it, where none is given: chunks as they were measured, else 1 MB."""
+        return BYTES_PER_MB if self.measured_chunk_bytes is None else self.measured_chunk_bytes * chunks_per_size
+
     def message_us(self, link: int, size_bytes: float) -> float:
         """Time from the start of a message to its arrival."""
         slowest = max([alpha_us + beta * size_bytes / BYTES_PER_MB for alpha_us, beta in self._link_costs[link]])
@@ -300,7 +303,7 @@ class Topology:
         links = tuple(Link(k.dst, k.src, k.alpha_us, k.beta_us_per_mb, k.latency_us, k.ports[::-1]) for k in self.links)
         switches = tuple(Switch(one.name, one.ranks, one.reduce, one.multicast) for one in self.switches)
         return Topology(
-            self.name, self.source, self.node_of, self.ports, links, self.symmetry, self.chunk_costs, switches,
+            self.name, self.source, self.node_of, self.ports, links, self.symmetry, self.measured_chunk_bytes, switches,
             self.inside, self.gpu,
         )  # fmt: skip
 
@@ -346,7 +349,7 @@ class Topology:
         switches = tuple(Switch(one.name, of, one.multicast, one.reduce) for one, of in joined if len(of) > 1)
         return Topology(
             self.name, self.source, tuple(nodes[self.node_of[r]] for r in ranks),
-            tuple(self.ports[port] for port in used), links, symmetry, self.chunk_costs, switches,
+            tuple(self.ports[port] for port in used), links, symmetry, self.measured_chunk_bytes, switches,
             self.inside, self.gpu,
         )  # fmt: skip
 

@@ -1,19 +1,21 @@
 """TACCL's own topology profiles, read unchanged.
 
-A profile says what one chunk costs on each link of a node and between nodes, for a chunk size that it does not state; which
-ranks are linked between nodes, and which share a switch, is said by the sketch. The result of `profile_topology` therefore
-has ``chunk_costs`` set, and its times are in the profile's own unit.
+A profile says what one chunk costs on each link of a node and between nodes; which ranks are linked between nodes, and which
+share a switch, is said by the sketch. The size of the chunk is the field ``chunk_bytes``, which TACCL passes over, else what
+the name ends in, as in TACCL's own files (``NDv2_1MB``, ``DGX2_32KB``), else 1 MB. Times are microseconds, or so many of them
+as the field ``unit_us`` says.
 
 TACCL names the kind of the machine on its command line. It follows from the fields: two betas are NDv2 (the hybrid cube
 mesh of a DGX-1), one beta is a machine in which every pair is linked (DGX2, HubAndSpoke), matrices are a custom machine.
 
-Costs are taken as they stand and never rounded: on a link inside the node alpha is ``invbw - beta``, so that one chunk costs
-``invbw``; between nodes alpha is ``remote_alpha`` and beta is ``remote_beta`` times the share of a NIC that TACCL gives to a
-link, ``connections / nics_per_node``.
+So that a profile is a machine like any other, beta becomes that of a megabyte. On a link inside the node alpha is
+``invbw - beta``, so that one chunk costs ``invbw``; between nodes alpha is ``remote_alpha`` and beta is ``remote_beta`` times
+the share of a NIC that TACCL gives to a link, ``connections / nics_per_node``. Nothing is rounded.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -25,9 +27,11 @@ from taccl_py.jsonio import Fields, read_json
 from taccl_py.topology.files import require_connected
 from taccl_py.topology.model import Link, Topology
 from taccl_py.topology.template import MAX_LINKS, MAX_WIDTH, AlphaBeta, PortTable, repeat_symmetry
-from taccl_py.units import MAX_COST_US, MAX_RANKS
+from taccl_py.units import BYTES_PER_MB, MAX_COST_US, MAX_RANKS, MAX_SIZE_BYTES, parse_size
 
 NDV2_RANKS = 8
+# Size at the end of a profile's name; without a B it is some other number.
+_NAMED_SIZE = re.compile(r"_([0-9]+(?:\.[0-9]+)?[KMG]?B)$", re.IGNORECASE)
 _NDV2_FAST = ((0, 1), (0, 4), (1, 3), (2, 3), (2, 6), (4, 5), (5, 7), (6, 7))
 _NDV2_SLOW = ((0, 2), (0, 3), (1, 2), (1, 5), (3, 7), (4, 6), (4, 7), (5, 6))
 
@@ -41,7 +45,7 @@ class ProfileLink:
     src, dst
         Local ranks.
     cost
-        Cost of one chunk on one of them, in the profile's unit: alpha, and beta for each chunk.
+        Cost of one of them.
     width
         How many there are.
     """
@@ -59,13 +63,38 @@ class ProfileRemote:
     Attributes
     ----------
     cost
-        Cost of one chunk on a NIC that nobody shares, in the profile's unit.
+        Cost of a NIC that nobody shares.
     nics_per_node
         NICs of a node.
     """
 
     cost: AlphaBeta
     nics_per_node: int
+
+
+@dataclass(frozen=True, slots=True)
+class _ProfileUnits:
+    """Size and time that the figures of a profile count in."""
+
+    chunk_bytes: int
+    unit_us: Decimal
+
+    @classmethod
+    def of(cls, fields: Fields, name: str) -> _ProfileUnits:
+        named = _NAMED_SIZE.search(name)
+        usual = BYTES_PER_MB if named is None else fields.build("name", lambda: parse_size(named[1]))
+        chunk_bytes = fields.integer("chunk_bytes", usual, least=1, most=MAX_SIZE_BYTES)
+        return cls(chunk_bytes, _decimal(fields.number("unit_us", 1.0, above=0.0, most=MAX_COST_US)))
+
+    def cost(self, alpha: Decimal, beta: float) -> AlphaBeta:
+        """Cost by size, of the cost of one chunk."""
+        beta_us = _decimal(beta) * self.unit_us
+        return AlphaBeta(float(alpha * self.unit_us), float(beta_us * BYTES_PER_MB / self.chunk_bytes))
+
+
+def _decimal(figure: float) -> Decimal:
+    """The figure as in the file: 17.38 - 14.38 is 3, where the difference of the nearest binary fractions is not."""
+    return Decimal(repr(figure))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +105,8 @@ class TacclProfile:
     ----------
     name
         Name given in the file.
+    chunk_bytes
+        Size of the messages that its costs are for.
     num_ranks
         GPUs of a node.
     links
@@ -87,6 +118,7 @@ class TacclProfile:
     """
 
     name: str
+    chunk_bytes: int
     num_ranks: int
     links: tuple[ProfileLink, ...]
     remote: ProfileRemote | None
@@ -118,18 +150,19 @@ def profile_from_fields(fields: Fields) -> TacclProfile:
     """
     name = fields.text("name")
     num_ranks = fields.integer("gpus_per_node", least=1, most=MAX_RANKS)
+    units = _ProfileUnits.of(fields, name)
     fields.number("alpha")  # TACCL asks for it; what a chunk costs follows from beta and invbw
     if any(fields.has(key) for key in ("links", "betas", "invbws")):
-        links = _custom_links(fields, num_ranks)
+        links = _custom_links(fields, units, num_ranks)
         default_nics = None
     else:
-        links, default_nics = _listed_links(fields, num_ranks)
-    remote = _remote(fields, default_nics)
+        links, default_nics = _listed_links(fields, units, num_ranks)
+    remote = _remote(fields, units, default_nics)
     fields.finish()
-    return TacclProfile(name, num_ranks, links, remote, fields.path)
+    return TacclProfile(name, units.chunk_bytes, num_ranks, links, remote, fields.path)
 
 
-def _listed_links(fields: Fields, num_ranks: int) -> tuple[tuple[ProfileLink, ...], int | None]:
+def _listed_links(fields: Fields, units: _ProfileUnits, num_ranks: int) -> tuple[tuple[ProfileLink, ...], int | None]:
     """Links of a profile with lists, and the NICs that TACCL assumes where the kind of the machine decides them."""
     if not fields.has("node_betas_list") and not fields.has("node_invbws_list"):
         fields.fail(
@@ -145,7 +178,7 @@ def _listed_links(fields: Fields, num_ranks: int) -> tuple[tuple[ProfileLink, ..
     if len(invbws) != len(betas):
         fields.fail("node_invbws_list", f"found {len(invbws)} costs, but node_betas_list has {len(betas)}")
     costs = [
-        _link_cost(fields, f"node_invbws_list/{place}", beta, invbw)
+        _link_cost(fields, units, f"node_invbws_list/{place}", beta, invbw)
         for place, (beta, invbw) in enumerate(zip(betas, invbws, strict=True))
     ]
     ranks = range(num_ranks)
@@ -160,7 +193,7 @@ def _listed_links(fields: Fields, num_ranks: int) -> tuple[tuple[ProfileLink, ..
     return tuple(ProfileLink(src, dst, cost) for src, dst, cost in both_ways), 1
 
 
-def _custom_links(fields: Fields, num_ranks: int) -> tuple[ProfileLink, ...]:
+def _custom_links(fields: Fields, units: _ProfileUnits, num_ranks: int) -> tuple[ProfileLink, ...]:
     widths = _matrix(fields, "links", num_ranks, MAX_WIDTH)
     betas, invbws = (_matrix(fields, key, num_ranks, MAX_COST_US) for key in ("betas", "invbws"))
     links = []
@@ -173,7 +206,7 @@ def _custom_links(fields: Fields, num_ranks: int) -> tuple[ProfileLink, ...]:
                 continue
             if src == dst:
                 fields.fail(f"links/{place}", f"found {width:g}, but a rank has no link to itself; write 0")
-            cost = _link_cost(fields, f"invbws/{place}", betas[dst][src], invbws[dst][src])
+            cost = _link_cost(fields, units, f"invbws/{place}", betas[dst][src], invbws[dst][src])
             links.append(ProfileLink(src, dst, cost, int(width)))
     return tuple(links)
 
@@ -192,16 +225,15 @@ def _matrix(fields: Fields, key: str, size: int, most: float) -> list[list[float
     return matrix
 
 
-def _link_cost(fields: Fields, key: str, beta: float, invbw: float) -> AlphaBeta:
+def _link_cost(fields: Fields, units: _ProfileUnits, key: str, beta: float, invbw: float) -> AlphaBeta:
     if invbw < beta:
         fields.fail(key, f"found {invbw:g}, less than its beta {beta:g}; invbw is alpha + beta, the cost of one chunk")
     if invbw == 0:
         fields.fail(key, "alpha and beta are both 0; give the link a cost")
-    # In decimal, as in the file: 17.38 - 14.38 is 3, where the difference of the nearest binary fractions is not.
-    return AlphaBeta(float(Decimal(repr(invbw)) - Decimal(repr(beta))), beta)
+    return units.cost(_decimal(invbw) - _decimal(beta), beta)
 
 
-def _remote(fields: Fields, default_nics: int | None) -> ProfileRemote | None:
+def _remote(fields: Fields, units: _ProfileUnits, default_nics: int | None) -> ProfileRemote | None:
     given = [key for key in ("nics_per_node", "remote_alpha", "remote_beta", "remote_invbw") if fields.has(key)]
     if not given:
         return None
@@ -209,12 +241,12 @@ def _remote(fields: Fields, default_nics: int | None) -> ProfileRemote | None:
         nics = fields.integer("nics_per_node", default_nics, least=1)
     else:
         nics = fields.integer("nics_per_node", least=1)
-    cost = AlphaBeta(fields.number("remote_alpha", most=MAX_COST_US), fields.number("remote_beta", most=MAX_COST_US))
+    alpha, beta = (fields.number(key, most=MAX_COST_US) for key in ("remote_alpha", "remote_beta"))
     if fields.has("remote_invbw"):
         fields.number("remote_invbw")  # TACCL computes it again from the other two
-    if cost.alpha_us == 0 and cost.beta_us_per_mb == 0:
+    if alpha == beta == 0:
         fields.fail("remote_beta", "remote_alpha and remote_beta are both 0; give the links between nodes a cost")
-    return ProfileRemote(cost, nics)
+    return ProfileRemote(units.cost(_decimal(alpha), beta), nics)
 
 
 def profile_topology(
@@ -229,7 +261,7 @@ def profile_topology(
     Parameters
     ----------
     profile
-        Costs, for one chunk.
+        Costs of a node and its NICs.
     nodes
         Number of nodes.
     connections
@@ -261,12 +293,12 @@ def profile_topology(
     try:
         topology = Topology(
             name=profile.name if nodes == 1 else f"{profile.name}-x{nodes}",
-            source=f"the TACCL profile {profile.name}: costs of one chunk, in the profile's own unit",
+            source=f"the TACCL profile {profile.name}, of messages of {profile.chunk_bytes} bytes",
             node_of=tuple(node for node in range(nodes) for _ in range(profile.num_ranks)),
             ports=machine.table.ports,
             links=tuple(machine.links),
             symmetry=repeat_symmetry((), profile.num_ranks, nodes),
-            chunk_costs=True,
+            measured_chunk_bytes=profile.chunk_bytes,
         )
         require_connected(topology)
     except InputError as error:

@@ -36,7 +36,7 @@ def verify_demand_schedule(schedule: DemandSchedule, asked: DataDemand | None = 
     asked
         Demand that it is meant for, where that is known; the schedule's own may cut its chunks finer.
 
-    Rules: ``rank-count``, ``chunk-costs``, ``demand``, ``no-such-link``, ``no-chunks``, ``no-such-chunk``, ``chunk-twice``, ``bad-time``,
+    Rules: ``rank-count``, ``demand``, ``no-such-link``, ``no-chunks``, ``no-such-chunk``, ``chunk-twice``, ``bad-time``,
     ``wrong-duration``, ``overlap``, ``nothing-to-reduce``, ``not-held``, ``redundant``, ``double-count``, ``missing``, ``incomplete-sum``.
     """
     found: list[_Found] = (
@@ -45,9 +45,6 @@ def verify_demand_schedule(schedule: DemandSchedule, asked: DataDemand | None = 
     if schedule.demand.num_ranks != schedule.topology.num_ranks:
         what = f"the demand has {schedule.demand.num_ranks} ranks and the topology {schedule.topology.num_ranks}; they must be equal"
         found.append((_WHOLE, 0, "rank-count", what))
-    elif schedule.topology.chunk_costs:
-        what = "the costs of this topology are for one chunk of an unstated size, and the demand's chunks have sizes; use another topology"
-        found.append((_WHOLE, 0, "chunk-costs", what))
     else:
         usable = list(_usable(schedule, found))
         _check_times(schedule, usable, found)

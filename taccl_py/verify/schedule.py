@@ -23,7 +23,7 @@ from taccl_py.collective import ROOTED, Address, Buffer, Kind
 from taccl_py.errors import Violation
 from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.tolerances import SAME_MOMENT, ULPS
-from taccl_py.units import BYTES_PER_MB, format_ranks
+from taccl_py.units import format_ranks
 
 
 def verify_schedule(schedule: Schedule, *, kind: Kind | None = None, root: int | None = None) -> tuple[Violation, ...]:
@@ -129,12 +129,6 @@ def _check_frame(schedule: Schedule, report: _Violations) -> bool:
     if not (math.isfinite(size) and size > 0):
         usable = False
         report.whole("chunk-size", f"a chunk has {size} bytes; the size must be finite and above 0")
-    elif topology.chunk_costs and size != BYTES_PER_MB:
-        report.whole(
-            "chunk-size",
-            f"a chunk has {size:g} bytes, but the costs of this topology are for one chunk, which counts as "
-            f"{BYTES_PER_MB} bytes",
-        )
     if len(schedule.scratch) != collective.num_ranks:
         usable = False
         report.whole(

@@ -5,13 +5,12 @@ import pytest
 from taccl_py.baselines.library import Family, baselines_of
 from taccl_py.baselines.trees import second_parents, tree_parents
 from taccl_py.collective import Kind
-from taccl_py.errors import InputError
 from taccl_py.schedule.transform import resized
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.templates.library import template_schedules
 from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.schedule import verify_schedule
-from tests.instances import MB, full, machine, ring, two_nodes
+from tests.instances import MB, full, ring, two_nodes
 
 MACHINES = {
     "one-way ring": ring(4),
@@ -139,13 +138,6 @@ def test_trees_span_all_nodes_and_what_forks_in_one_is_a_leaf_in_the_other(size)
             {p for p in parents if p >= 0 and parents[p] >= 0} for parents in (tree_parents(size), second_parents(size))
         ]
         assert not inner[0] & inner[1]
-
-
-def test_costs_of_one_chunk_are_refused():
-    topology = machine(4, ring(4).links)
-    priced = type(topology)(topology.name, topology.source, topology.node_of, (), topology.links, (), True)
-    with pytest.raises(InputError, match="costs by size"):
-        baselines_of(priced, Kind.ALLGATHER, 0, MB)
 
 
 @pytest.mark.parametrize("size_bytes", [4 << 10, 1 << 20])

@@ -33,7 +33,6 @@ EXPANDED = {
         if a != b
     ],
     "symmetry": [[1, 2, 0]],
-    "chunk_costs": False,
 }
 
 # TACCL's profile of a node in which every pair is linked, and one given by matrices.

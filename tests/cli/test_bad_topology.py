@@ -94,6 +94,7 @@ def test_a_node_form_with_one_mistake_is_refused(refuse, folder, case):
         bad("a rank that is cut off", "links", EXPANDED["links"][:3], "cannot be reached", "add links"),
         bad("no link at all", "links", [], "cannot be reached", "add links"),
         bad("a symmetry of too few ranks", "symmetry", [[1, 0]], "permutation", field="symmetry.0"),
+        bad("a size that nothing was measured with", "measured_chunk_bytes", 0, "a whole number of at least 1 is needed"),
         bad("chunk costs that are a number", "chunk_costs", 1, "true or false is needed"),
     ),
 )  # fmt: skip
@@ -139,6 +140,10 @@ def test_a_node_without_a_nic_is_not_multiplied(refuse, folder):
         bad("a huge cost", "node_invbws_list", [1e308], "at most 1e+12", field="node_invbws_list.0"),
         bad("no NIC", "nics_per_node", 0, "at least 1"),
         bad("a negative remote cost", "remote_beta", -1, "at least 0"),
+        bad("chunks of no size", "chunk_bytes", 0, "found 0, a whole number of at least 1 is needed"),
+        bad("a size in words", "chunk_bytes", "1MB", "found the text '1MB', a whole number is needed"),
+        bad("a name with no size", "name", "hub_0KB", "'0KB' is not a positive whole number of bytes"),
+        bad("no unit of time", "unit_us", 0, "a number above 0 is needed"),
     ),
 )  # fmt: skip
 def test_a_profile_of_taccl_with_one_mistake_is_refused(refuse, folder, case):
@@ -170,13 +175,6 @@ def test_a_profile_with_matrices_and_one_mistake_is_refused(refuse, folder, case
 def test_a_profile_without_a_sketch_is_refused(refuse, folder):
     name = write_json(folder / "profile.json", PROFILE)
     refuse(2, [name, "--sketch"], "synth", name, "allgather", "-o", "out")
-
-
-def test_a_profile_takes_no_size(refuse, folder):
-    name = write_json(folder / "profile.json", PROFILE)
-    sketch = write_json(folder / "sketch.json", TACCL_SKETCH)
-    refuse(2, ["command line", "--size", "leave --size out"], "synth", name, "allgather", "--sketch", sketch, "--size",
-           "1MB", "-o", "out")  # fmt: skip
 
 
 def test_a_profile_with_a_sketch_for_any_number_of_nodes_asks_for_the_number(refuse, folder):

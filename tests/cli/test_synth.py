@@ -16,7 +16,7 @@ from taccl_py.schedule.files import read_schedule
 from taccl_py.synthesis.catalog import ENGINE_NAMES
 from taccl_py.verify.msccl import verify_program
 from taccl_py.verify.schedule import verify_schedule
-from tests.cli.inputs import PROFILE, TACCL_SKETCH, write_json
+from tests.cli.inputs import MATRICES, PROFILE, TACCL_SKETCH, TACCL_SKETCH_OF_ONE, write_json
 
 # Other programs rely on these; a new one is added here, none is ever taken away or renamed.
 KEYS = {
@@ -257,16 +257,42 @@ def test_a_sketch_says_how_many_chunks_and_nodes_there_are(taccl):
     assert (record["sketch"], record["num_nodes"]) == ("ndv4-rails", 2)
 
 
-def test_a_profile_of_taccl_has_no_size_and_no_rates(taccl, folder):
+@pytest.mark.parametrize(
+    ("change", "default_bytes", "default_us", "of_4_kb_us"),
+    [
+        ({}, 2_000_000, 2.0, 1.002),  # a link takes 1 us, and 1 us for each MB
+        ({"name": "pair_1KB"}, 2000, 2.0, 3.0),  # and 1 us for each KB
+        ({"name": "pair_1KB", "chunk_bytes": 500}, 1000, 2.0, 5.0),
+        ({"name": "pair_1KB", "unit_us": 0.01}, 2000, 0.02, 0.03),
+    ],
+    ids=["1 MB", "the name says it", "a field says it", "hundredths of a microsecond"],
+)
+def test_two_ranks_of_a_taccl_profile_exchange_chunks_of_its_size_or_as_much_as_is_asked_for(
+    taccl, folder, change, default_bytes, default_us, of_4_kb_us
+):
+    """Each sends the other half of the size."""
+    profile, sketch = (
+        write_json(folder / "p.json", MATRICES | change),
+        write_json(folder / "s.json", TACCL_SKETCH_OF_ONE),
+    )
+    asked = ("synth", profile, "allgather", "--sketch", sketch, "--json")
+    record = taccl(*asked).json
+    assert set(record) == {*KEYS, *LOWERED_KEYS, "runtime_note"}
+    assert (record["size_bytes"], record["makespan_us"]) == (default_bytes, pytest.approx(default_us))
+    assert taccl(*asked, "--size", "4KB").json["makespan_us"] == pytest.approx(of_4_kb_us)
+    assert taccl("bound", profile, "allgather", "--sketch", sketch, "--size", "4KB", "--json").json["results"][0][
+        "bound_us"
+    ] == pytest.approx(of_4_kb_us)
+
+
+def test_a_demand_on_a_taccl_profile(taccl, refuse, folder):
+    """From rank 0 to rank 1 of a node: 2 us, and 10 us/MB."""
     profile, sketch = write_json(folder / "p.json", PROFILE), write_json(folder / "s.json", TACCL_SKETCH)
-    ended = taccl("synth", profile, "allgather", "--sketch", sketch, "--time-limit", 0.3, "-o", "out", "--json")
-    record = ended.json
-    assert set(record) == {*KEYS, *LOWERED_KEYS}
-    assert record["size_bytes"] is record["algbw_gbps"] is record["busbw_gbps"] is None
-    assert record["makespan_us"] > 0
-    table = taccl("synth", profile, "allgather", "--sketch", sketch, "--time-limit", 0.3).out
-    assert "profile's unit" in table
-    assert "GB/s" not in table
+    (folder / "counts.csv").write_text("0,1,160000\n", encoding="utf-8")
+    asked = ("sendrecv", "--counts", "counts.csv", "--sketch", sketch)
+    record = taccl("synth", profile, *asked, "--json").json
+    assert record["makespan_us"] == pytest.approx(2 + 10 * 0.16)
+    refuse(2, ["--sketch", "completes a TACCL profile", "leave it out"], "synth", "ndv2", *asked[:-1], "sk-1")
 
 
 def test_for_mscclpp_there_is_a_plan(taccl, folder):

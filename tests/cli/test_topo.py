@@ -119,9 +119,9 @@ def test_a_profile_of_taccl_is_completed_by_a_sketch(taccl, folder):
     profile, sketch = write_json(folder / "p.json", PROFILE), write_json(folder / "s.json", TACCL_SKETCH)
     ended = taccl("topo", "show", profile, "--sketch", sketch)
     assert "hub-x2: 8 ranks in 2 nodes" in ended.out
-    assert "per chunk" in ended.out
+    assert "beta us/MB" in ended.out
     taccl("topo", "show", profile, "--sketch", sketch, "-o", "machine.json")
-    assert read_topology(folder / "machine.json").chunk_costs
+    assert read_topology(folder / "machine.json").measured_chunk_bytes == 1_000_000
 
 
 def test_a_profile_alone_is_refused(refuse, folder):
@@ -237,7 +237,7 @@ def test_what_joins_gpus_is_said_where_files_do_not(taccl, folder):
 
 def test_a_profile_of_taccl_is_imported_as_one_node(taccl, folder):
     path = write_json(folder / "p.json", PROFILE)
-    assert taccl("topo", "import", path, "--json").json["chunk_costs"] is True
+    assert taccl("topo", "import", path, "--json").json["measured_chunk_bytes"] == 1_000_000
 
 
 @pytest.mark.parametrize(

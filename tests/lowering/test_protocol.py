@@ -82,15 +82,6 @@ def test_simple_is_used_for_broadcast_on_one_node_when_it_is_asked_for():
     assert chosen(cases.chain_broadcast(3), Protocol.SIMPLE) is Protocol.SIMPLE
 
 
-def test_machines_without_sizes_get_simple():
-    schedule = cases.ring_allgather(4)
-    schedule = replace(schedule, topology=replace(schedule.topology, chunk_costs=True))
-    assert chosen(schedule) is Protocol.SIMPLE
-    schedule = cases.chain_broadcast(3, nodes=(0, 0, 1))
-    schedule = replace(schedule, topology=replace(schedule.topology, chunk_costs=True))
-    assert chosen(schedule) is Protocol.LL
-
-
 def test_largest_size_keeps_the_loop_within_its_limit():
     geometry = BufferSizes(Collective(Kind.ALLREDUCE, 4, 1), 2, exact=False)
     assert largest_size_bytes(geometry, EXECUTOR, Protocol.LL) == 8 * 32768 * 65535

@@ -103,8 +103,6 @@ def test_what_contradicts_itself_is_refused(tmp_path):
         load_machine(profile)
     with pytest.raises(InputError, match="leave --nodes out"):
         load_machine(profile, sketch, 4)
-    with pytest.raises(InputError, match="leave --size out"):
-        make_demand(Request(profile, Kind.ALLGATHER, sketch, size_bytes=MB))
     with pytest.raises(InputError, match="leave one out"):
         make_demand(Request("ndv2", Kind.ALLGATHER, "sk-1", ranks=(0, 1)))
 

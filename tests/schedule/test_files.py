@@ -35,7 +35,6 @@ RELAYED = """\
       {"from": 2, "to": 1, "alpha_us": 1.0, "beta_us_per_mb": 10.0}
     ],
     "symmetry": [],
-    "chunk_costs": false,
     "inside": "unknown"
   },
   "origin": null,

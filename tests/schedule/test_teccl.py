@@ -35,6 +35,7 @@ def test_a_ring_gathers_everything_in_as_many_epochs(gpus, chunks):
     assert verify_schedule(schedule) == ()
     assert schedule.collective.num_ranks == len(gpus)
     assert schedule.makespan_us == pytest.approx(2.0 * (len(gpus) - 1) * chunks)
+    assert "an epoch of 2 us for a chunk of TE-CCL, which counts as 1 MB" in schedule.topology.source
 
 
 @pytest.mark.parametrize("runtime", ["executor", "rccl", "legacy"])

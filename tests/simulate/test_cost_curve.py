@@ -11,7 +11,7 @@ from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.simulate.cost_curve import CostCurve, CurvePiece, cost_curve
 from taccl_py.simulate.schedule_replay import decisions, replay_schedule
 from taccl_py.topology.model import Link, Port
-from tests.simulate.cases import MB, machine, ring, ring_allgather, schedules
+from tests.simulate.cases import MB, machine, ring_allgather, schedules
 
 LOW, HIGH = 100.0, 1e9
 
@@ -100,11 +100,6 @@ def test_a_size_outside_of_the_range_is_refused(size):
 def test_a_range_that_is_none_is_refused(low, high):
     with pytest.raises(InputError, match="no range"):
         cost_curve(ring_allgather(3), low, high)
-
-
-def test_costs_per_chunk_have_no_curve():
-    with pytest.raises(InputError, match="unstated size"):
-        cost_curve(ring_allgather(3, topology=replace(ring(3), chunk_costs=True)), 1, MB)
 
 
 @settings(max_examples=150)

@@ -233,12 +233,6 @@ def test_the_size_is_that_of_the_whole_collective(kind, num_chunks, shares):
     assert replay(code, ring(3), 10.0).size_bytes == 10.0 * shares
 
 
-def test_costs_per_chunk_have_no_size():
-    timeline = replay(ring_allgather_program(3), replace(ring(3), chunk_costs=True))
-    assert timeline.size_bytes is None
-    assert timeline.busbw_gbps is None
-
-
 # Refusals
 
 

@@ -227,10 +227,6 @@ def test_what_cannot_be_replayed_is_told():
         replayed(two_allgather(), both_ways((0, 1), (1, 2)))
     with pytest.raises(InputError, match=r"puts from rank 0 to rank 1 .gpu 0 tb 0., but topology .* has no such link"):
         replayed(two_allgather(), machine(2, []))
-    with pytest.raises(
-        InputError, match="is a TACCL profile, whose costs are for one chunk; runtime profile made needs costs by size"
-    ):
-        replayed(two_allgather(), replace(PAIR, chunk_costs=True))
 
 
 def test_a_plan_that_stops_is_told():

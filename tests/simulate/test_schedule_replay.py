@@ -17,7 +17,6 @@ from tests.simulate.cases import (
     machine,
     recursive_doubling,
     relayed_scatter,
-    ring,
     ring_allgather,
     ring_allreduce,
     schedules,
@@ -159,15 +158,6 @@ def test_a_schedule_without_messages_takes_no_time():
 def test_an_impossible_size_is_refused(size):
     with pytest.raises(InputError, match="above 0"):
         replay_schedule(ring_allgather(3), size)
-
-
-def test_a_machine_with_costs_per_chunk_is_replayed_at_its_own_size_only():
-    schedule = ring_allgather(3, topology=replace(ring(3), chunk_costs=True))
-    timeline = replay_schedule(schedule, MB)
-    assert timeline.makespan_us == 22.0
-    assert timeline.size_bytes is None
-    with pytest.raises(InputError, match="one chunk of an unstated size"):
-        replay_schedule(schedule, 2 * MB)
 
 
 @settings(max_examples=200)

@@ -13,16 +13,16 @@ from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.race import Racer
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.degrade import Degradation, LinkChoice, SlowPort, degraded
-from tests.instances import MB, quiet_pulp
+from tests.instances import MB, demand_of_chunks, quiet_pulp
 
 pytestmark = quiet_pulp
 
 
-def test_with_costs_for_one_chunk_templates_take_part():
+def test_with_a_chunk_a_rank_templates_take_part():
     """16 ranks behind ports of 30 us, 1 us a chunk: four doublings and 15 chunks. No rank can do with three messages: the
     third could bring 8 chunks, the second 4, the first 2."""
-    switch = replace(load_topology("switch:16,alpha_us=30,beta_us_per_mb=1"), chunk_costs=True)
-    demand = Demand.of_chunks(switch, Collective(Kind.ALLGATHER, 16, 1), None, MB)
+    switch = load_topology("switch:16,alpha_us=30,beta_us_per_mb=1")
+    demand = demand_of_chunks(switch, Collective(Kind.ALLGATHER, 16, 1), None, MB)
     found = synthesize_auto(demand, Options(limits=Limits(seconds=0.3, workers=1)), Events())
     assert found.schedule.makespan_us == 4 * 30 + 15
     assert found.bound.time_us <= 4 * 30 + 15

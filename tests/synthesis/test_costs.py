@@ -15,9 +15,9 @@ from taccl_py.runtimes import EXECUTOR
 from taccl_py.sketch.machine import load_machine
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import load_engine
-from taccl_py.synthesis.engine import Demand, Options, Proof, Synthesis
+from taccl_py.synthesis.engine import Options, Proof, Synthesis
 from taccl_py.verify.schedule import verify_schedule
-from tests.instances import MB, StopAt, quiet_pulp, write_taccl
+from tests.instances import StopAt, demand_of_chunks, quiet_pulp, write_taccl
 from tests.synthesis.restrictions import breaks_own_first
 
 pytestmark = quiet_pulp
@@ -59,7 +59,7 @@ def synthesize(folder, profile, sketch, kind, most=None, *, engine="milp", solve
     collective = Collective(kind, machine.topology.num_ranks, machine.sketch.chunks_per_rank)
     limits = Limits(seconds=60.0)
     events = StopAt(most or 0.0, limits.stop)
-    demand = Demand.of_chunks(machine.topology, collective, machine.sketch, MB)
+    demand = demand_of_chunks(machine.topology, collective, machine.sketch, machine.topology.measured_chunk_bytes)
     return load_engine(engine)(demand, Options(solver, limits), events)
 
 

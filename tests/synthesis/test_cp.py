@@ -13,7 +13,7 @@ from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.quotient import Quotient
 from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.schedule import verify_schedule
-from tests.instances import MB, ring
+from tests.instances import MB, demand_of_chunks, ring
 from tests.synthesis.drawn import problems
 
 
@@ -48,7 +48,7 @@ def test_the_plan_of_a_schedule_is_the_schedule(drawn):
     collective = drawn.collective
     problem = Problem.build(drawn.topology, collective, None, MB).without_symmetry()
     schedule = synthesize_milp(
-        Demand.of_chunks(drawn.topology, collective, None, MB),
+        demand_of_chunks(drawn.topology, collective, None, MB),
         Options(limits=Limits(seconds=0.2, by_work=True)),
         Events(),
     ).schedule

@@ -12,7 +12,7 @@ from taccl_py.synthesis.flow.engine import KINDS, synthesize_flow
 from taccl_py.synthesis.problem import Problem
 from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.schedule import verify_schedule
-from tests.instances import MB, ROUTED, ring
+from tests.instances import MB, ROUTED, demand_of_chunks, ring
 from tests.synthesis.drawn import node_problems, problems
 
 GB = 1e9
@@ -40,7 +40,7 @@ def test_64_ranks_on_a_torus_are_within_two_percent_of_the_bound():
 
 @pytest.mark.parametrize("instance", [one for one in ROUTED if one.collective.kind in KINDS], ids=str)
 def test_the_best_time_by_hand_is_reached_with_the_chunks_given(instance):
-    demand = Demand.of_chunks(instance.topology, instance.collective, instance.sketch, instance.chunk_bytes)
+    demand = demand_of_chunks(instance.topology, instance.collective, instance.sketch, instance.chunk_bytes)
     assert solve(demand).schedule.makespan_us == pytest.approx(instance.optimum_us)
 
 
@@ -83,7 +83,7 @@ def _is_odd(topology, link):
 @settings(max_examples=10)
 @given(drawn=problems(kinds=KINDS) | node_problems(kinds=KINDS))
 def test_random_problems_give_valid_schedules_that_obey_the_sketch(drawn):
-    synthesis = solve(Demand.of_chunks(drawn.topology, drawn.collective, drawn.sketch, drawn.chunk_bytes))
+    synthesis = solve(demand_of_chunks(drawn.topology, drawn.collective, drawn.sketch, drawn.chunk_bytes))
     permitted = Problem.build(drawn.topology, drawn.collective, drawn.sketch, drawn.chunk_bytes).permitted
     for schedule in (synthesis.schedule, *synthesis.runners_up):
         assert all(permitted[chunk, message.link] for message in schedule.messages for chunk in message.chunks)

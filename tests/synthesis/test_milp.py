@@ -28,6 +28,7 @@ from tests.instances import (
     MB,
     Instance,
     chain,
+    demand_of_chunks,
     full,
     machine,
     one_way_ring,
@@ -47,7 +48,7 @@ BRIEF = Limits(seconds=0.3, by_work=True)
 
 def solve(instance, solver="auto", seconds=30.0, seed=0, limits=None, events=None):
     options = Options(solver, limits or Limits(seconds=seconds, seed=seed))
-    demand = Demand.of_chunks(instance.topology, instance.collective, instance.sketch, instance.chunk_bytes)
+    demand = demand_of_chunks(instance.topology, instance.collective, instance.sketch, instance.chunk_bytes)
     return synthesize_milp(demand, options, events or Events())
 
 

@@ -79,7 +79,6 @@ EXPANDED: dict[str, Any] = {
         {"from": 0, "to": 1, "alpha_us": 0.5, "beta_us_per_mb": 20, "ports": [1, 0]},
     ],
     "symmetry": [[1, 0]],
-    "chunk_costs": False,
 }
 
 
@@ -199,7 +198,20 @@ def test_expanded_form_is_read_as_it_stands(write_json: WriteJson) -> None:
     topology = read_topology(write_json(EXPANDED))
     assert topology.links == (Link(0, 1, 0.5, 20.0, 0.0, (1, 0)), Link(1, 0, 0.5, 20.0, 1.5, ()))
     assert topology.ports == (Port("a", 0.1, 5.0), Port("b", 0.1, 5.0))
-    assert (topology.node_of, topology.symmetry, topology.chunk_costs) == ((0, 1), ((1, 0),), False)
+    assert (topology.node_of, topology.symmetry, topology.measured_chunk_bytes) == ((0, 1), ((1, 0),), None)
+
+
+def test_the_size_that_costs_were_measured_with_is_read_and_written(write_json: WriteJson) -> None:
+    for field, value, read in (
+        ("measured_chunk_bytes", 64_000, 64_000),
+        ("chunk_costs", True, 1_000_000),  # as files of earlier versions have it
+        ("chunk_costs", False, None),
+    ):
+        topology = read_topology(write_json(EXPANDED | {field: value}))
+        assert topology.measured_chunk_bytes == read
+        assert topology_to_json(topology).get("measured_chunk_bytes") == read
+        assert topology.reversed().measured_chunk_bytes == topology.subset((1, 0)).measured_chunk_bytes == read
+        assert topology.default_bytes(3) == (1_000_000 if read is None else 3 * read)
 
 
 def test_expanded_form_may_be_asked_for_with_the_nodes_that_it_has(write_json: WriteJson) -> None:
@@ -336,6 +348,7 @@ BROKEN_EXPANDED = [
     ("links.1", ..., "links", "rank 1 cannot be reached from rank 0"),
     ("symmetry.0", [0, 0], "symmetry.0", "is not a permutation"),
     ("symmetry.0.1", True, "symmetry.0.1", "a whole number is needed"),
+    ("measured_chunk_bytes", 0.5, "measured_chunk_bytes", "a whole number is needed"),
     ("chunk_costs", 1, "chunk_costs", "true or false is needed"),
     ("link", [], "link", "is not a known field"),
 ]

@@ -91,11 +91,35 @@ def test_alpha_follows_from_invbw_and_not_from_the_field_alpha() -> None:
     assert {(link.alpha_us, link.beta_us_per_mb) for link in topology.links} == {(0.0, 8.0)}
 
 
-def test_costs_are_marked_as_costs_of_a_chunk() -> None:
+@pytest.mark.parametrize(
+    ("change", "chunk_bytes", "costs"),
+    [
+        ({}, 1_000_000, (1.5, 6.0)),
+        ({"name": "hub_1MB"}, 1_000_000, (1.5, 6.0)),
+        ({"name": "hub_32KB"}, 32_000, (1.5, 187.5)),
+        ({"name": "hub_1kb"}, 1000, (1.5, 6000.0)),
+        ({"name": "hub_2", "chunk_bytes": 500_000}, 500_000, (1.5, 12.0)),
+        ({"name": "hub_1KB", "chunk_bytes": 2_000_000}, 2_000_000, (1.5, 3.0)),
+        ({"name": "hub_1KB", "unit_us": 0.01}, 1000, (0.015, 60.0)),
+    ],
+)
+def test_costs_of_a_chunk_become_those_of_a_megabyte(
+    change: dict[str, Any], chunk_bytes: int, costs: tuple[float, float]
+) -> None:
+    """One chunk takes 1.5 + 6 of the unit, whatever its size."""
+    topology = build(HUB | change)
+    assert {(link.alpha_us, link.beta_us_per_mb) for link in topology.links} == {costs}
+    assert topology.measured_chunk_bytes == chunk_bytes
+    assert f"{topology.name}, of messages of {chunk_bytes} bytes" in topology.source
+    both = build(HUB | change, nodes=2, connections={0: [0]})  # half of a NIC
+    scale = costs[1] / 6.0
+    assert links_between(both, 0, 4)[0].beta_us_per_mb == pytest.approx(32.8 / 2 * scale)
+    assert links_between(both, 0, 4)[0].alpha_us == pytest.approx(26 * costs[0] / 1.5)
+
+
+def test_a_profile_has_the_name_of_its_file_and_no_symmetry() -> None:
     topology = build(HUB)
-    assert topology.chunk_costs
     assert topology.name == "hub"
-    assert "hub" in topology.source
     assert topology.symmetry == ()
 
 

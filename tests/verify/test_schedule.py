@@ -18,7 +18,6 @@ from tests.simulate.cases import (
     machine,
     recursive_doubling,
     relayed_scatter,
-    ring,
     ring_allgather,
     ring_allreduce,
     schedules,
@@ -101,12 +100,6 @@ def test_a_collective_of_other_ranks_than_the_topology_is_refused():
 @pytest.mark.parametrize("size", [0.0, -1.0, math.inf, math.nan])
 def test_a_chunk_size_must_be_positive_and_finite(size):
     assert only(replace(ring_allgather(3), chunk_bytes=size)).rule == "chunk-size"
-
-
-def test_a_chunk_counts_as_one_megabyte_where_costs_are_per_chunk():
-    topology = replace(ring(3), chunk_costs=True)
-    assert verify_schedule(ring_allgather(3, topology=topology)) == ()
-    assert only(ring_allgather(3, chunk_bytes=65536, topology=topology)).rule == "chunk-size"
 
 
 def test_a_time_must_be_early_enough_to_tell_how_long_a_message_takes():

@@ -21,7 +21,7 @@ from taccl_py.sketch.catalog import list_sketches
 from taccl_py.sketch.model import Sketch, is_machine
 from taccl_py.solvers.limits import Limits
 from taccl_py.topology.model import Topology
-from taccl_py.units import BYTES_PER_MB, format_count
+from taccl_py.units import format_count
 
 # Collectives of which its command line makes runnable files.
 KINDS = (Kind.ALLGATHER, Kind.ALLTOALL, Kind.ALLREDUCE)
@@ -100,7 +100,7 @@ def run_taccl(
     Parameters
     ----------
     topology, kind, size_bytes
-        Demand; the size means nothing on a machine whose costs are per chunk.
+        Demand.
     sketches
         Parameters of TACCL.
     effort
@@ -139,7 +139,7 @@ def _synthesize(
     """All three stages; a sum is an AllGather run backwards, ordered anew."""
     collective = Collective(kind, topology.num_ranks, sketch.chunks_per_rank)
     routed = replace(collective, kind=Kind.ALLGATHER) if kind is Kind.ALLREDUCE else collective
-    view = TacclView.of(topology, routed, sketch, _chunk_bytes(topology, routed, size_bytes))
+    view = TacclView.of(topology, routed, sketch, routed.chunk_bytes(size_bytes))
     hops = solve_routing(view, limits.within(limits.seconds, effort.routing_work))
     last = limits.within(limits.seconds, effort.contiguity_work)
     table = solve_contiguity(order_hops(view, hops, find_parents(view, hops), rule_of(view)), last)
@@ -150,15 +150,11 @@ def _synthesize(
     return _TacclFindings(sketch, collective, sends, sums.makespan_us + table.makespan_us)
 
 
-def _chunk_bytes(topology: Topology, collective: Collective, size_bytes: float) -> float:
-    return float(BYTES_PER_MB) if topology.chunk_costs else collective.chunk_bytes(size_bytes)
-
-
 def _attempts(
     topology: Topology, size_bytes: float, found: _TacclFindings, effort: Effort, seed: int
 ) -> Iterator[TacclResult]:
     """The program with every number of instances that fits a GPU."""
-    chunk_bytes = _chunk_bytes(topology, found.collective, size_bytes)
+    chunk_bytes = found.collective.chunk_bytes(size_bytes)
     for instances in effort.instances:
         program = build_program(topology, found.collective, found.sends, instances)
         if program.num_threadblocks > LEGACY.resident_threadblocks:

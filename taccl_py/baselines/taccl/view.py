@@ -151,7 +151,7 @@ def _link_cost(topology: Topology, link: int, megabytes: float) -> _ViewCost:
 def _nic_shares(view: TacclView, megabytes: float) -> dict[int, float]:
     """Cost of a chunk on every declared link between nodes; TACCL's profiles have been split when they were read."""
     topology = view.topology
-    if topology.chunk_costs:
+    if topology.measured_chunk_bytes is not None:
         return {}
     local = topology.local_rank
     declared = [

@@ -59,7 +59,7 @@ def lower_chakra(schedule: Schedule, name: str, *, with_network: bool = True) ->
     Parameters
     ----------
     schedule
-        A valid schedule, its costs by size.
+        A valid schedule.
     name
         Prefix of the graph's files.
     with_network
@@ -68,17 +68,11 @@ def lower_chakra(schedule: Schedule, name: str, *, with_network: bool = True) ->
     Raises
     ------
     InputError
-        If the machine's costs are for chunks of an unstated size, or the name cannot be one of a file.
+        If the name cannot be one of a file.
     LoweringError
         If the analytical back end has no network like the machine, or there are more messages or bytes than fields hold.
     """
     topology, kind = schedule.topology, schedule.collective.kind
-    if topology.chunk_costs:
-        raise InputError(
-            f"execution traces have bytes, and the costs of {topology.name} are for one chunk of an unstated size; use a topology with "
-            "costs by size",
-            field="topology",
-        )
     if not name or name == WORKLOAD or set(name) & set("/\\\0"):
         raise InputError(
             f"{name!r} cannot be the prefix of the files of the graph; choose a word other than {WORKLOAD}",

@@ -213,7 +213,7 @@ def demand_bound(topology: Topology, kind: Kind, root: int, size_bytes: float, l
     kind, root
         The collective; the root is 0 where it has none.
     size_bytes
-        Size as nccl-tests counts it (chunks per rank's share, as megabytes, on a machine whose costs are per chunk).
+        Size as nccl-tests counts it.
     limits
         Time; what is proved by then is returned. A second it is always.
 

@@ -205,13 +205,6 @@ def test_names_that_are_none_of_a_file_are_refused(name):
         lower_chakra(direct(Kind.ALLGATHER, 8000), name)
 
 
-def test_times_without_bytes_are_refused():
-    topology = machine(2, [Link(0, 1, 1.0, 1.0), Link(1, 0, 1.0, 1.0)])
-    costs = type(topology)("t", "s", (0, 0), (), topology.links, chunk_costs=True)
-    with pytest.raises(InputError, match="one chunk of an unstated size"):
-        lower_chakra(build_schedule(costs, Collective(Kind.BROADCAST, 2), 1e6, []), "a")
-
-
 def test_sizes_that_no_field_holds_are_refused():
     with pytest.raises(LoweringError, match="less than 2\\^63 bytes"):
         lower_chakra(direct(Kind.ALLREDUCE, 2**63), "a")

@@ -15,7 +15,7 @@ from taccl_py.synthesis.milp import synthesize_milp
 from taccl_py.synthesis.problem import Problem
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link, Port, Topology
-from tests.instances import MB, chain, full, machine, quiet_pulp, ring, star_in, two_nodes
+from tests.instances import MB, chain, demand_of_chunks, full, machine, quiet_pulp, ring, star_in, two_nodes
 from tests.synthesis.drawn import problems
 from tests.synthesis.exhaustive import least_time_us
 
@@ -226,7 +226,7 @@ def test_no_broadcast_of_one_chunk_is_faster(drawn, chunk_bytes):
 @settings(max_examples=8)
 @given(problems(kinds=tuple(COMBINING), most_ranks=4, most_chunks=8, mixed_latency=True))
 def test_no_sum_that_an_engine_finds_is_faster(drawn):
-    demand = Demand.of_chunks(drawn.topology, drawn.collective, None, drawn.chunk_bytes)
+    demand = demand_of_chunks(drawn.topology, drawn.collective, None, drawn.chunk_bytes)
     found = synthesize_milp(demand, Options(limits=Limits(seconds=0.05, by_work=True)), Events())
     bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes)
     assert bound.time_us <= found.schedule.makespan_us * (1 + 1e-9)

@@ -1,7 +1,5 @@
 """Every template on every machine: correct, and accepted by the runtimes."""
 
-from dataclasses import replace
-
 import pytest
 
 from taccl_py.collective import ROOTED, Collective, Kind
@@ -16,7 +14,7 @@ from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.templates.library import template_schedules
 from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.schedule import verify_schedule
-from tests.instances import MB, chain, full, machine, one_way_ring, two_nodes
+from tests.instances import MB, chain, demand_of_chunks, full, machine, one_way_ring, two_nodes
 from tests.synthesis.templates.machines import ONE_NODE, TWO_NODES, load
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -167,10 +165,10 @@ def test_own_chunks_that_must_go_first_do():
         assert 0 in next(m for m in each.schedule.messages if m.link == across).chunks, each.name
 
 
-def test_costs_for_one_chunk_count_for_a_chunk_of_each_rank():
+def test_few_ranks_behind_a_switch_are_served_by_doubling():
     """Four ranks behind ports of 30 us and 1 for a chunk: doubling takes 30 + 1 and 30 + 2."""
-    switch = replace(load_topology("switch:4,alpha_us=30,beta_us_per_mb=1"), chunk_costs=True)
-    found = template_schedules(Demand.of_chunks(switch, Collective(Kind.ALLGATHER, 4, 1), None, MB))
+    switch = load_topology("switch:4,alpha_us=30,beta_us_per_mb=1")
+    found = template_schedules(demand_of_chunks(switch, Collective(Kind.ALLGATHER, 4, 1), None, MB))
     assert min(each.schedule.makespan_us for each in found) == 31 + 32
 
 
