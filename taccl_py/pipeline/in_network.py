@@ -44,7 +44,7 @@ class SwitchPlan:
     bound
         Lower bound for any algorithm on that machine, with sums and multicast in its switches.
     runtime_us
-        Its time at that size under the runtime profile; None under the neutral one, and for costs of an unstated size.
+        Its time at that size under the runtime profile; None under the neutral one.
     """
 
     lowered: LoweredPlan

@@ -40,7 +40,7 @@ class PlanChoice:
     options
         Instances, group and loop that it was made with.
     runtime_us
-        Its time at the schedule's size under the profile; None under the neutral one, and for costs of an unstated size.
+        Its time at the schedule's size under the profile; None under the neutral one.
     """
 
     lowered: LoweredPlan

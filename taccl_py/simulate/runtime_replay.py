@@ -54,15 +54,14 @@ class RuntimeReplay:
     program
         A program to which the verifier does not object.
     topology
-        Machine with the program's ranks; its costs are by size.
+        Machine with the program's ranks.
     profile
         The runtime profile.
 
     Raises
     ------
     InputError
-        If the machine has other ranks, lacks a link that the program uses, or its costs are for one chunk of an unstated size; or if
-        the profile lacks the program's protocol.
+        If the machine has other ranks, or lacks a link that the program uses, or the profile lacks the program's protocol.
     """
 
     def __init__(self, program: Program, topology: Topology, profile: RuntimeProfile) -> None:

@@ -149,14 +149,10 @@ def topology_to_json(topology: Topology) -> dict[str, Any]:
         ],
         "links": [_link_to_json(link) for link in topology.links],
         "symmetry": [list(image) for image in topology.symmetry],
-        **_measured_to_json(topology),
+        **({"measured_chunk_bytes": topology.measured_chunk_bytes} if topology.measured_chunk_bytes else {}),
         **({"switches": [_switch_to_json(switch) for switch in topology.switches]} if topology.switches else {}),
         **_kinds_to_json(topology),
     }
-
-
-def _measured_to_json(topology: Topology) -> dict[str, int]:
-    return {} if topology.measured_chunk_bytes is None else {"measured_chunk_bytes": topology.measured_chunk_bytes}
 
 
 def _kinds_to_json(machine: Topology | NodeTemplate) -> dict[str, str]:
@@ -217,7 +213,9 @@ def topology_from_fields(fields: Fields) -> Topology:
     ports = _expanded_ports(fields)
     links = [_expanded_link(item, len(node_of), len(ports)) for item in fields.objects("links")]
     symmetry = _permutations(fields, len(node_of))
-    measured = _measured_chunk_bytes(fields)
+    measured = fields.integer("measured_chunk_bytes", 0, least=1, most=MAX_SIZE_BYTES) or None
+    if fields.boolean("chunk_costs", False):  # as earlier versions wrote of TACCL profiles
+        measured = BYTES_PER_MB
     switches = tuple(_expanded_switch(item, len(node_of)) for item in fields.objects("switches", []))
     inside, gpu = _inside(fields), _gpu(fields)
     fields.finish()
@@ -226,12 +224,6 @@ def topology_from_fields(fields: Fields) -> Topology:
         lambda: Topology(name, source, node_of, tuple(ports), tuple(links), symmetry, measured, switches, inside, gpu),
     )
     return topology
-
-
-def _measured_chunk_bytes(fields: Fields) -> int | None:
-    if fields.boolean("chunk_costs", False):  # as earlier versions wrote of TACCL profiles
-        return BYTES_PER_MB
-    return fields.integer("measured_chunk_bytes", 0, least=1, most=MAX_SIZE_BYTES) or None
 
 
 def _node_of(fields: Fields) -> tuple[int, ...]:

@@ -235,7 +235,13 @@ def topologies(draw: st.DrawFn) -> Topology:
     symmetry = draw(st.lists(st.permutations(range(num_ranks)).map(tuple), max_size=2).map(tuple))
     node_of = tuple(sorted(draw(st.sampled_from([[0] * num_ranks, list(range(num_ranks))]))))
     return Topology(
-        "any", draw(st.sampled_from(["", "x"])), node_of, ports, tuple(links), symmetry, draw(st.booleans())
+        "any",
+        draw(st.sampled_from(["", "x"])),
+        node_of,
+        ports,
+        tuple(links),
+        symmetry,
+        draw(st.none() | st.integers(1, 1 << 62)),
     )
 
 
