@@ -440,7 +440,7 @@ def lower_as(trial: Trial, setting: Setting, options: LoweringOptions, stopped: 
         found = in_some_arrangement(
             lambda each: lower_unverified(trial.schedule, each, stopped, reorders=False), wanted
         )
-    lowered = found if isinstance(found, Lowered) else verified(found, trial.schedule.collective, options.runtime)
+    lowered = verified(found, trial.schedule.collective, options.runtime)
     require_chosen(lowered, options)
     replay = RuntimeReplay(lowered.program, trial.schedule.topology, trial.profile)
     return ChosenProgram(trial.schedule, lowered, setting, replay.time_us(trial.schedule.size_bytes))

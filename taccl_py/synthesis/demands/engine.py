@@ -173,7 +173,7 @@ class _DemandSearch:
                 yield family
 
     def even_out(self) -> None:
-        """Take note that NICs have been evened out, beside which trees and the schedule of a collective gain little."""
+        """Take note that NICs of a large demand have been evened out, beside which trees and the schedule of a collective gain little."""
         self._near_gap = PARAMS.evened_gap
 
     def limits_for(self, part: float) -> Limits:
@@ -246,7 +246,8 @@ def _planned(
         yield _BALANCE, (plan.timed() for plan in _counted(plans, made))
     if made and is_large(len(classes)):
         return
-    if made:
+    is_evened = bool(made) and not fits_exactly(topology, classes, 1)
+    if is_evened:
         search.even_out()
     for is_matched in () if made and len(classes) > PARAMS.few_exchanges else (False, True):
         yield _MULTICAST, (plan.timed() for plan in multicast_plans(topology, demand, classes, is_matched=is_matched))
@@ -258,7 +259,7 @@ def _planned(
         floods = _of_floods(topology.reversed(), demand, mirrored)
         yield _FLOOD, (run_backwards(topology, found) for found in floods)
     is_huge = len(classes) * len(topology.links) > PARAMS.most_looks
-    if is_whole and ((made and not search.is_far) or (is_huge and _is_direct(topology, classes))):
+    if is_whole and ((is_evened and not search.is_far) or (is_huge and _is_direct(topology, classes))):
         return
     rates_us = sorted({topology.resource_cost[r][1] for links in topology.resources_of for r in links} - {0.0})
     slowest_us = min(rates_us[-1], PARAMS.slowest_factor * rates_us[0]) if rates_us else 0.0
