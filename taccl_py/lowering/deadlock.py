@@ -129,8 +129,10 @@ class Fifos:
         before = defaultdict[int, set[int]](set)
         for step in (step for block in self._blocks for step in block):
             if step.action.arrives != NONE:
-                source = sender[step.action.arrives]
-                if group[source] == group[step.action.order]:  # passed on in a circle, which nobody begins
+                source = sender.get(step.action.arrives)
+                if (
+                    source is None or group[source] == group[step.action.order]
+                ):  # sent by nobody, or in a circle that nobody begins
                     return False
                 group.union(source, step.action.order)
         for block in self._blocks:

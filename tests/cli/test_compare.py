@@ -56,12 +56,13 @@ def test_the_table_has_a_column_for_every_baseline(taccl):
     assert "PAT" not in ended.out
 
 
-def test_a_taccl_profile_is_refused(taccl, folder):
+def test_a_taccl_profile_is_compared_by_size(taccl, folder):
     write_json(folder / "profile.json", PROFILE)
     write_json(folder / "sketch.json", TACCL_SKETCH)
-    ended = taccl("compare", "profile.json", "allgather", "--sketch", "sketch.json")
-    assert ended.code == 2
-    assert "--sizes" in ended.err
+    sizes = ("--sizes", "1MB:1MB", "--time-limit", 2)
+    ended = taccl("compare", "profile.json", "allgather", "--sketch", "sketch.json", *sizes)
+    assert ended.code == 0, ended.err
+    assert "ring" in ended.out
 
 
 def test_what_nccl_makes_of_sends_and_receives_is_compared_with_the_direct_schedule(taccl):
