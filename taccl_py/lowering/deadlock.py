@@ -15,8 +15,6 @@ from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
-from networkx.utils import UnionFind
-
 from taccl_py.lowering.actions import NONE, RankAction, StepTransfer
 from taccl_py.lowering.threadblocks import UnfinishedThreadblock
 
@@ -121,25 +119,29 @@ class Fifos:
         Steps that a transfer joins, over steps that pass on what they receive, then happen together; if no such group waits for itself through
         the order of threadblocks or through flags, groups can happen one after the other, and in each what is sent is taken at once.
         """
-        sender = dict[int, int]()
-        group: UnionFind[int] = UnionFind()
-        for step in (step for block in self._blocks for step in block):
-            if step.action.leaves != NONE:
-                sender[step.action.leaves] = step.action.order
+        steps = [step for block in self._blocks for step in block]
+        receiver = {step.action.arrives: step.action for step in steps if step.action.arrives != NONE}
+        sent = {step.action.leaves for step in steps} - {NONE}
+        group: dict[int, int] = {}
+        for step in steps:
+            if step.action.arrives == NONE:
+                action: RankAction | None = step.action
+                while action is not None:
+                    group[action.order] = step.action.order
+                    action = receiver.get(action.leaves)
+        # What nobody sends, and what is passed on in a circle, which nobody begins, is in no group.
+        if (
+            len(group) < len(steps)
+            or sent != receiver.keys()
+            or any(not group.keys() >= {*step.waits} for step in steps)
+        ):
+            return False
         before = defaultdict[int, set[int]](set)
-        for step in (step for block in self._blocks for step in block):
-            if step.action.arrives != NONE:
-                source = sender.get(step.action.arrives)
-                if (
-                    source is None or group[source] == group[step.action.order]
-                ):  # sent by nobody, or in a circle that nobody begins
-                    return False
-                group.union(source, step.action.order)
         for block in self._blocks:
             for one, two in pairwise(block):
                 before[group[two.action.order]].add(group[one.action.order])
-            for step in block:
-                before[group[step.action.order]].update(group[other] for other in step.waits)
+        for step in steps:
+            before[group[step.action.order]].update(group[other] for other in step.waits)
         with suppress(CycleError):
             TopologicalSorter(before).prepare()
             return True

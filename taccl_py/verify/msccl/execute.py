@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
-from networkx.utils import UnionFind
-
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.verify.msccl.findings import place
 from taccl_py.verify.msccl.geometry import operations_of
@@ -71,7 +69,7 @@ def ends_without_queues(plan: KernelProgram) -> bool:
     flows = _flows(plan)
     if flows is None or any(wait.operation is None for op in plan.operations for wait in op.waits):
         return False
-    before: dict[int, set[int]] = {flows[index]: set() for index in range(len(plan.operations))}
+    before: dict[int, set[int]] = {flow: set() for flow in flows}
     for block in plan.blocks:
         for one, two in pairwise(block.operations):
             before[flows[two.index]].add(flows[one.index])
@@ -83,9 +81,8 @@ def ends_without_queues(plan: KernelProgram) -> bool:
     return False
 
 
-def _flows(plan: KernelProgram) -> UnionFind[int] | None:
-    """Operations that messages join; None if both ends of some message differ in length, or what is passed on goes in a circle."""
-    flows: UnionFind[int] = UnionFind(range(len(plan.operations)))
+def _flows(plan: KernelProgram) -> list[int] | None:
+    """First operation of the flow of each: what one sends another receives, and may pass on; None if ends differ in length, or a flow goes in a circle."""
     sent: dict[int, list[int]] = {}
     received: dict[int, list[int]] = {}
     for block in plan.blocks:
@@ -94,15 +91,20 @@ def _flows(plan: KernelProgram) -> UnionFind[int] | None:
                 sent.setdefault(op.outbound, []).append(op.index)
             if op.inbound is not None:
                 received.setdefault(op.inbound, []).append(op.index)
-    for connection, senders in sent.items():
-        receivers = received.get(connection, [])
-        if [plan.operations[op].step.count for op in senders] != [plan.operations[op].step.count for op in receivers]:
+    counts = [op.step.count for op in plan.operations]
+    taker: dict[int, int] = {}
+    for connection in sent.keys() | received.keys():
+        givers, takers = sent.get(connection, []), received.get(connection, [])
+        if [counts[giver] for giver in givers] != [counts[one] for one in takers]:
             return None
-        for one, two in zip(senders, receivers, strict=True):
-            if flows[one] == flows[two]:  # passed on in a circle, which nobody begins
-                return None
-            flows.union(one, two)
-    return flows
+        taker.update(zip(givers, takers, strict=True))
+    flows = [-1] * len(plan.operations)
+    for first in set(range(len(plan.operations))).difference(taker.values()):
+        index: int | None = first
+        while index is not None:
+            flows[index] = first
+            index = taker.get(index)
+    return None if -1 in flows else flows
 
 
 def ends(plan: KernelProgram, chunks_per_message: int, capacity: int) -> bool:
