@@ -65,14 +65,15 @@ def test_nodes_and_ranks(taccl):
     assert group["results"][0]["bound_us"] < two["results"][0]["bound_us"]
 
 
-def test_a_profile_of_taccl_has_no_size(taccl, refuse, folder):
+def test_a_profile_of_taccl_has_sizes_like_any_machine(taccl, folder):
     profile, sketch = write_json(folder / "p.json", PROFILE), write_json(folder / "s.json", TACCL_SKETCH)
-    row = taccl("bound", profile, "allgather", "--sketch", sketch, "--json").json["results"][0]
-    assert row["size_bytes"] is row["algbw_gbps"] is None
-    found = taccl("synth", profile, "allgather", "--sketch", sketch, "--time-limit", 0.5, "--json").json
+    asked = (profile, "allgather", "--sketch", sketch)
+    row = taccl("bound", *asked, "--json").json["results"][0]
+    assert row["size_bytes"] == 8_000_000  # a chunk of 1 MB of each of 8 ranks
+    found = taccl("synth", *asked, "--time-limit", 0.5, "--json").json
     assert 0 < row["bound_us"] <= found["makespan_us"]
-    refuse(2, ["--size"], "bound", profile, "allgather", "--sketch", sketch, "--size", "1MB")
-    refuse(2, ["--size"], "bound", profile, "allgather", "--sketch", sketch, "--sizes", "1MB:2MB")
+    rows = taccl("bound", *asked, "--sizes", "1MB:8MB", "--json").json["results"]
+    assert rows[0]["bound_us"] < rows[-1]["bound_us"]
 
 
 def test_what_is_refused(refuse):

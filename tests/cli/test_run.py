@@ -134,11 +134,11 @@ def test_wrong_options_are_named(refuse, arguments, words):
     refuse(2, words, "run", *arguments)
 
 
-def test_a_profile_predicts_no_times(taccl, folder):
+def test_a_profile_predicts_times(taccl, folder):
     profile, sketch = write_json(folder / "hub.json", PROFILE), write_json(folder / "sketch.json", TACCL_SKETCH)
     assert taccl("synth", profile, "allgather", "--sketch", sketch, "--time-limit", 0.3, "-o", "out").code == 0
     rows = taccl("run", "out/schedule.json", "--size", "16KiB", "--json").json["results"]
-    assert {row["predicted_us"] for row in rows} == {None}
+    assert all(row["predicted_us"] > 0 for row in rows)
     assert {row["num_wrong"] for row in rows} == {0}
 
 
