@@ -91,7 +91,7 @@ def nccl_ranks_of(topology: Topology, gpu: GpuGeneration, *, amd_cpu: bool) -> N
     Parameters
     ----------
     topology
-        The machine, its costs by size.
+        The machine.
     gpu
         Generation of its GPUs.
     amd_cpu

@@ -54,7 +54,7 @@ class NcclMachine:
     Attributes
     ----------
     topology
-        The machine, its costs by size.
+        The machine.
     channels
         Channels of rings and trees.
     nvls

@@ -123,7 +123,7 @@ def machine_under(topology: Topology, profile: RuntimeProfile, protocol: str, in
     Parameters
     ----------
     topology
-        The machine, its costs by size.
+        The machine.
     profile
         The runtime profile.
     protocol
