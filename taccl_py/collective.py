@@ -218,6 +218,11 @@ class Collective:
             return (self.root,) * self.num_chunks
         return tuple(c // k for c in range(self.num_chunks))
 
+    @property
+    def holders(self) -> tuple[tuple[int, ...], ...]:
+        """Ranks that hold each chunk at the start (routed collectives): its source."""
+        return tuple((rank,) for rank in self.source)
+
     @cached_property
     def wanted(self) -> tuple[tuple[int, ...], ...]:
         """Ranks that hold each chunk (complete, if it is a sum) at the end, the source included where it keeps it."""

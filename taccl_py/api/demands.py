@@ -300,14 +300,14 @@ def synthesize_demand(  # noqa: PLR0913 - keywords with defaults, as the command
     demand
         What must move, of `load_demand` or `reshard_demand`.
     engine
-        ``auto``; one for demands: ``balance``, ``multicast``, ``direct``, ``flood``, ``trees``, or ``cp`` for small ones; or one of the
-        eight collectives, if the demand is one of those.
+        ``auto``; one for demands: ``balance``, ``multicast``, ``direct``, ``greedy``, ``flow``, ``trees``, or ``steps``, ``milp`` and ``cp`` for small
+        ones; or one of the eight collectives, if the demand is one of those.
     effort
         ``quick``, ``normal`` or ``thorough``: an amount of work; normal takes about 4 seconds at most.
     time_limit
         Seconds of the clock after which the search ends. None: there is no such limit.
     seed
-        Random seed, of demands that are one of the eight collectives; the others draw nothing.
+        Random seed.
     events
         Told of progress.
     stop

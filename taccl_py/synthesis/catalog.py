@@ -24,7 +24,7 @@ _ENGINES = {
 }
 ENGINE_NAMES = tuple(_ENGINES)
 # Of demands, `taccl_py.synthesis.demands.engine`; one that is a collective can be given to the engines above too.
-DEMAND_ENGINES = ("auto", "balance", "multicast", "direct", "flood", "trees", "cp")
+DEMAND_ENGINES = ("auto", "balance", "multicast", "direct", "greedy", "flow", "trees", "steps", "milp", "cp")
 ALL_ENGINE_NAMES = tuple(dict.fromkeys((*ENGINE_NAMES, *DEMAND_ENGINES)))
 
 

@@ -12,10 +12,12 @@ import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 
 from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import PlanDependences
+from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.sums import adds_up
 from taccl_py.tolerances import RELATIVE
 from taccl_py.topology.model import Topology
@@ -30,9 +32,15 @@ class Params:
     ----------
     most_passes
         Passes from one end of time to the other and back. Guess.
+    windows
+        Length of a window in which starts are changed at random, and the most by which they are, as parts of the whole time. Guess.
+    window_messages
+        Messages that all attempts of such a search may have together. Guess.
     """
 
     most_passes: int = 4
+    windows: tuple[tuple[float, float], ...] = ((0.4, 0.01), (0.05, 0.02), (0.15, 0.05), (1.0, 0.003))
+    window_messages: int = 12_000
 
 
 PARAMS = Params()
@@ -131,18 +139,32 @@ class JustifiedMessages:
                 break
         return best_us
 
-    def changed(self, start_us: Sequence[float], width: float, change: float, rng: random.Random) -> list[float]:
-        """Starts, some of which are changed at random: those in a window somewhere.
+    def searched(self, start_us: Sequence[float], seed: int, over: Over, factor: float = 1.0) -> list[float]:
+        """The best of many starts, each a little different from the best before: changed at random in a window of time, and justified again.
 
         Parameters
         ----------
         start_us
-            The starts, [message].
-        width, change
-            Length of the window, and the most by which a start is changed, as parts of the whole time.
-        rng
-            Source of random numbers.
+            Starts, [message].
+        seed
+            Random seed.
+        over
+            Whether there is no time left.
+        factor
+            More attempts than usual, as a factor.
         """
+        rng, best_us = random.Random(seed), self.justified(start_us)
+        tries = int(factor * PARAMS.window_messages) // max(1, len(start_us))
+        for _, (width, change) in zip(range(tries), cycle(PARAMS.windows), strict=False):
+            if over():
+                break
+            other_us = self.justified(self.placed(self._changed(best_us, width, change, rng), backwards=False))
+            if self.end_us(other_us) <= self.end_us(best_us):
+                best_us = other_us
+        return best_us
+
+    def _changed(self, start_us: Sequence[float], width: float, change: float, rng: random.Random) -> list[float]:
+        """Starts, some of which are changed at random: those in a window somewhere; its length and the most change are parts of the whole time."""
         end_us = self.end_us(start_us)
         first_us = rng.uniform(-width / 2, 1 - width / 2) * end_us
         last_us = first_us + width * end_us

@@ -14,6 +14,7 @@ from taccl_py.runtimes import MAX_COUNT
 from taccl_py.sketch.model import Sketch
 from taccl_py.synthesis.restrict import find_allowed_links
 from taccl_py.synthesis.symmetry import Generator, make_generator
+from taccl_py.synthesis.traffic import ChunkTraffic
 from taccl_py.topology.model import Topology
 
 
@@ -36,12 +37,12 @@ PARAMS = Params()
 
 @dataclass(frozen=True)
 class Problem:
-    """A routed collective on a machine with a sketch's restrictions.
+    """Chunks to be copied on a machine, with a sketch's restrictions.
 
     Attributes
     ----------
-    topology, collective
-        The machine, and a collective that is not combining.
+    topology, traffic
+        The machine, and what has to be copied: a collective that is not combining, or pieces of a demand.
     sketch
         Hints, or None.
     chunk_bytes
@@ -59,7 +60,7 @@ class Problem:
     """
 
     topology: Topology
-    collective: Collective
+    traffic: ChunkTraffic
     sketch: Sketch | None
     chunk_bytes: float
     permitted: NDArray[np.bool_]
@@ -68,19 +69,32 @@ class Problem:
     narrowed: bool
     message_chunks: int = MAX_COUNT
 
+    @property
+    def collective(self) -> Collective:
+        """The collective.
+
+        Raises
+        ------
+        ValueError
+            If the traffic is none.
+        """
+        if not isinstance(self.traffic, Collective):
+            raise ValueError("pieces of a demand are no collective")
+        return self.traffic
+
     @staticmethod
     def build(
         topology: Topology,
-        collective: Collective,
+        traffic: ChunkTraffic,
         sketch: Sketch | None,
         chunk_bytes: float,
         most_hops: int | None = None,
     ) -> Problem:
-        """Apply the sketch and verify its symmetry; without a sketch the machine's own symmetry is used where it holds.
+        """Apply the sketch and verify its symmetry; without a sketch the machine's own symmetry is used where it holds for a collective.
 
         Parameters
         ----------
-        topology, collective, sketch, chunk_bytes
+        topology, traffic, sketch, chunk_bytes
             See the attributes.
         most_hops
             Hops that a chunk can make at most, if that is known; then no others are left out.
@@ -94,11 +108,13 @@ class Problem:
         """
         if sketch is not None:
             sketch.check_fits(topology)
-        reach = find_allowed_links(topology, collective, sketch, most_hops)
+        reach = find_allowed_links(topology, traffic, sketch, most_hops)
         generators = []
         wanted = sketch.generators(topology) if sketch else tuple(("", image) for image in topology.symmetry)
         for field, image in wanted:
-            generator = make_generator(topology, collective, reach.permitted, image)
+            if not isinstance(traffic, Collective):
+                break
+            generator = make_generator(topology, traffic, reach.permitted, image)
             if isinstance(generator, Generator):
                 generators.append(generator)
             elif sketch is not None and generator:
@@ -110,7 +126,7 @@ class Problem:
         for mask in (reach.permitted, reach.allowed):
             mask.setflags(write=False)
         return Problem(
-            topology, collective, sketch, chunk_bytes, reach.permitted, reach.allowed, tuple(generators), reach.narrowed
+            topology, traffic, sketch, chunk_bytes, reach.permitted, reach.allowed, tuple(generators), reach.narrowed
         )  # fmt: skip
 
     def with_order_kept(self) -> Problem:

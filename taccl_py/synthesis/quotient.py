@@ -10,6 +10,7 @@ orbits are left out. What is left looks like a small problem of the same kind, w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -139,12 +140,12 @@ def _assemble(problem: Problem, chunk: IntArray, link: IntArray, first: IntArray
     ranks = problem.topology.num_ranks
     src, dst = _ends(problem)
     state_images = [(g.chunk[:, None] * ranks + np.array(g.rank)[None, :]).reshape(-1) for g in problem.generators]
-    state_label = orbit_labels(problem.collective.num_chunks * ranks, state_images)
-    source_state = np.arange(problem.collective.num_chunks) * ranks + np.array(problem.collective.source)
+    state_label = orbit_labels(problem.traffic.num_chunks * ranks, state_images)
+    source_state = _states(ranks, problem.traffic.holders)
     rep_chunk, rep_link = chunk[first], link[first]
     tails = state_label[rep_chunk * ranks + src[rep_link]]
     heads = state_label[rep_chunk * ranks + dst[rep_link]]
-    needed = np.array([c * ranks + r for c, rs in enumerate(problem.collective.wanted) for r in rs], dtype=np.int64)
+    needed = _states(ranks, problem.traffic.wanted)
     needed_label = np.unique(state_label[np.setdiff1d(needed, source_state)])
     states = np.unique(np.concatenate([tails, heads, needed_label]))
     resource_orbit = _resource_orbits(problem)
@@ -165,6 +166,11 @@ def _assemble(problem: Problem, chunk: IntArray, link: IntArray, first: IntArray
         member_chunk=chunk,
         member_link=link,
     )
+
+
+def _states(ranks: int, of_chunk: Sequence[Sequence[int]]) -> IntArray:
+    """States of every chunk at some ranks."""
+    return np.array([chunk * ranks + rank for chunk, those in enumerate(of_chunk) for rank in those], dtype=np.int64)
 
 
 def _resource_orbits(problem: Problem) -> IntArray:

@@ -9,9 +9,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl_py.collective import Collective
 from taccl_py.errors import Infeasible
 from taccl_py.sketch.model import Sketch
+from taccl_py.synthesis.traffic import ChunkTraffic
 from taccl_py.topology.model import Topology
 
 Mask = NDArray[np.bool_]
@@ -59,7 +59,9 @@ class RestrictionArrays:
     Attributes
     ----------
     source
-        Source rank, [chunk].
+        Source rank, [chunk]; one of them where several ranks hold the chunk.
+    held
+        Whether a rank holds a chunk at the start, [chunk, rank].
     wanted
         Whether a rank wants a chunk that it does not start with, [chunk, rank].
     src, dst
@@ -67,29 +69,30 @@ class RestrictionArrays:
     """
 
     topology: Topology
-    collective: Collective
+    traffic: ChunkTraffic
     source: IntArray
+    held: Mask
     wanted: Mask
     src: IntArray
     dst: IntArray
 
     @staticmethod
-    def of(topology: Topology, collective: Collective) -> RestrictionArrays:
+    def of(topology: Topology, traffic: ChunkTraffic) -> RestrictionArrays:
         """Build the arrays."""
-        source = np.array(collective.source, dtype=np.int64)
-        wanted = np.zeros((collective.num_chunks, collective.num_ranks), dtype=bool)
-        for chunk, ranks in enumerate(collective.wanted):
+        holders = traffic.holders
+        source = np.array([ranks[0] for ranks in holders], dtype=np.int64)
+        held, wanted = (np.zeros((traffic.num_chunks, traffic.num_ranks), dtype=bool) for _ in range(2))
+        for chunk, (own, ranks) in enumerate(zip(holders, traffic.wanted, strict=True)):
+            held[chunk, list(own)] = True
             wanted[chunk, list(ranks)] = True
-        wanted[np.arange(collective.num_chunks), source] = False
+        wanted &= ~held
         src = np.array([link.src for link in topology.links], dtype=np.int64)
         dst = np.array([link.dst for link in topology.links], dtype=np.int64)
-        return RestrictionArrays(topology, collective, source, wanted, src, dst)
+        return RestrictionArrays(topology, traffic, source, held, wanted, src, dst)
 
     def hops_from_source(self, allowed: Mask) -> Hops:
         """Fewest links from the source of a chunk to a rank over allowed links, [chunk, rank]."""
-        start = np.zeros_like(self.wanted)
-        start[np.arange(len(self.source)), self.source] = True
-        return self._hops(start, allowed, self.src, self.dst)
+        return self._hops(self.held, allowed, self.src, self.dst)
 
     def hops_to_wanted(self, allowed: Mask) -> Hops:
         """Fewest links from a rank to a rank that wants the chunk, [chunk, rank]."""
@@ -143,7 +146,7 @@ class AllowedLinks:
 
 
 def find_allowed_links(
-    topology: Topology, collective: Collective, sketch: Sketch | None, most_hops: int | None = None
+    topology: Topology, traffic: ChunkTraffic, sketch: Sketch | None, most_hops: int | None = None
 ) -> AllowedLinks:
     """Apply a sketch's restrictions and leave out what can be of no use.
 
@@ -153,7 +156,7 @@ def find_allowed_links(
 
     Parameters
     ----------
-    topology, collective, sketch
+    topology, traffic, sketch
         What is asked.
     most_hops
         Hops that a chunk can make at most, if that is known; then nothing else is left out.
@@ -163,7 +166,7 @@ def find_allowed_links(
     Infeasible
         Naming the chunk, the rank and the restriction that took the last path.
     """
-    reach = RestrictionArrays.of(topology, collective)
+    reach = RestrictionArrays.of(topology, traffic)
     allowed = _physical(reach)
     hops = reach.hops_from_source(allowed)
     _require_reached(reach, hops, None)
@@ -196,8 +199,8 @@ def _short_enough(reach: RestrictionArrays, allowed: Mask, hops: Hops, through: 
 
 
 def _physical(reach: RestrictionArrays) -> Mask:
-    """A chunk never comes back to its source, nor leaves the only rank that wants it."""
-    allowed: Mask = reach.dst[None, :] != reach.source[:, None]
+    """A chunk never comes to a rank that holds it at the start, nor leaves the only rank that wants it."""
+    allowed: Mask = ~reach.at_end(reach.held)
     single = reach.wanted.sum(axis=1) == 1
     sink = reach.wanted.argmax(axis=1)
     leaves_sink = single[:, None] & np.asarray(reach.src[None, :] == sink[:, None])
@@ -259,7 +262,7 @@ def _require_reached(reach: RestrictionArrays, hops: Hops, restriction: Restrict
     if not len(missing):
         return
     chunk, rank = int(missing[0][0]), int(missing[0][1])
-    name = reach.collective.describe_chunk(chunk)
+    name = reach.traffic.describe_chunk(chunk)
     if restriction is None:
         raise Infeasible(
             f"{name} cannot get from rank {reach.source[chunk]} to rank {rank}: "

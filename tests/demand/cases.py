@@ -2,11 +2,13 @@
 
 import json
 import math
+import random
 
 from hypothesis import strategies as st
 
 from taccl_py.demand import ChunkPlace, DataDemand
 from taccl_py.demand.files import read_demand
+from taccl_py.demand.variable import allgatherv, alltoallv, reducescatterv, sendrecv
 from taccl_py.solvers.limits import Limits
 from taccl_py.topology.model import Link, Port, Topology
 
@@ -132,3 +134,28 @@ MIXED = [
     {"bytes": 1600, "adds": [[0], [1, 2], [3]], "wants": [2, 0]},
     {"bytes": 64, "holds": [3], "wants": [0]},
 ]
+
+
+def drawn_demands(ranks, number, unit=10**6):
+    """Demands of some units of bytes for a machine of so many ranks, by name; the same number gives the same ones everywhere."""
+    rng = random.Random(number)
+    counts = [[rng.randrange(1, 9) * unit // ranks for _ in range(ranks)] for _ in range(ranks)]
+    pairs = [(*rng.sample(range(ranks), 2), rng.randrange(1, 9) * unit) for _ in range(2 * ranks)]
+    return {
+        "AllToAllv": alltoallv(counts),
+        "AllGatherv": allgatherv([rng.randrange(1, 9) * unit for _ in range(ranks)]),
+        "ReduceScatterv": reducescatterv([rng.randrange(1, 9) * unit // 4 for _ in range(ranks)]),
+        "sends between pairs": sendrecv(pairs, ranks),
+        "copies and sums of a few ranks": demand_of(ranks, [_drawn_chunk(rng, ranks, unit) for _ in range(12)]),
+    }
+
+
+def _drawn_chunk(rng, ranks, unit):
+    """A copy for one to three ranks, or a sum of two to four, for another rank or for some of those who add to it."""
+    order, size = rng.sample(range(ranks), ranks), rng.randrange(1, 9) * unit
+    sort = rng.choice(("copy", "sum", "exchange"))
+    if sort == "copy":
+        return {"bytes": size, "holds": order[: rng.choice((1, 1, 2))], "wants": order[2 : 3 + rng.randrange(3)]}
+    if sort == "sum":
+        return {"bytes": size, "adds": order[: rng.randrange(2, 5)], "wants": [order[5]]}
+    return {"bytes": size, "adds": order[:4], "wants": order[: rng.randrange(2, 5)]}

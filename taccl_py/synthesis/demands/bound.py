@@ -1,4 +1,4 @@
-"""Lower bounds for demands: what must cross a cut, and how far the farthest rank is.
+"""Lower bounds for demands: what must cross a cut, how far the farthest rank is, and the flow of all that is wanted.
 
 For a set of ranks S, whatever is wanted in S and has a term that nobody in S holds must come in, at least its own size of it, for a sum as for a
 copy. Resources that cover the links into S let through at most 1 / beta bytes each; the best of a few covers (the sender's ports, the
@@ -15,8 +15,9 @@ import numpy as np
 
 from taccl_py.demand import DataDemand
 from taccl_py.errors import Infeasible
-from taccl_py.synthesis.bounds.bound import Bound, best_of
+from taccl_py.synthesis.bounds.bound import Bound, best_of, raised
 from taccl_py.synthesis.demands.classes import ChunkClass, classes_of
+from taccl_py.synthesis.demands.packing import pack_demand
 from taccl_py.synthesis.demands.params import PARAMS
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB, format_ranks
@@ -31,6 +32,19 @@ def bound_of_demand(topology: Topology, demand: DataDemand) -> Bound:
         If some rank cannot be reached by what it wants.
     """
     classes = classes_of(demand)
+    bound = cut_bound(topology, classes)
+    packing = pack_demand(topology, classes)
+    return bound if packing is None else raised(bound, [packing.bound])
+
+
+def cut_bound(topology: Topology, classes: Sequence[ChunkClass]) -> Bound:
+    """Best bound of distances and of a few cuts.
+
+    Raises
+    ------
+    Infeasible
+        If some rank cannot be reached by what it wants.
+    """
     return best_of([_latency(topology, classes), *_cuts(topology, classes)])
 
 

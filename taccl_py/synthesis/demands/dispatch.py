@@ -1,7 +1,8 @@
 """List scheduling of planned messages on links and ports.
 
-At every moment, of the messages whose data have arrived and whose link and ports are all free, the first by priority starts. What cannot start is
-kept with one of the resources that it lacks and looked at again when that becomes free, so that a hundred thousand messages take seconds.
+At every moment, of the messages whose data have arrived and whose link and ports are all free, the first by priority starts. The first one of a
+link that cannot start is kept with one of the resources that it lacks and looked at again when that becomes free, so that a hundred thousand
+messages take seconds.
 """
 
 from __future__ import annotations
@@ -110,7 +111,10 @@ class _DispatchState:
             for before in set(message.after):
                 self._users[before].append(i)
         self._free_us = [0.0] * topology.num_resources
-        self._waiting: list[list[int]] = [[] for _ in range(topology.num_resources)]
+        # Messages of each link whose data have arrived, and links, by their first message, that wait for a resource.
+        self._links = [message.link for message in plan]
+        self._ready: list[list[int]] = [[] for _ in topology.links]
+        self._waiting: list[list[tuple[int, int]]] = [[] for _ in range(topology.num_resources)]
         self._start_us = [-1.0] * len(plan)
         # Events: (time, resource that becomes free) and (time, number of resources + message that arrives).
         self._events: list[tuple[float, int]] = []
@@ -147,28 +151,37 @@ class _DispatchState:
         heads = [(self._waiting[r][0], r) for r in freed if self._waiting[r]]
         heapq.heapify(heads)
         while ready or heads:
-            if heads and (not ready or heads[0][0] < ready[0]):
+            if heads and (not ready or heads[0][0][0] < ready[0]):
                 _, resource = heapq.heappop(heads)
                 if self._free_us[resource] > now or not self._waiting[resource]:
                     continue
-                self._start_or_park(heapq.heappop(self._waiting[resource]), now)
+                place, link = heapq.heappop(self._waiting[resource])
+                if self._ready[link] and self._ready[link][0] == place:
+                    self._start_or_park(link, now)
                 if self._free_us[resource] <= now and self._waiting[resource]:
                     heapq.heappush(heads, (self._waiting[resource][0], resource))
             else:
-                self._start_or_park(heapq.heappop(ready), now)
+                place = heapq.heappop(ready)
+                link = self._links[self._at_place[place]]
+                heapq.heappush(self._ready[link], place)
+                if self._ready[link][0] == place:
+                    self._start_or_park(link, now)
 
-    def _start_or_park(self, place: int, now: float) -> None:
-        i = self._at_place[place]
-        free_us = self._free_us
-        for resource, _ in self._uses[i]:
-            if free_us[resource] > now:
-                heapq.heappush(self._waiting[resource], place)
-                return
-        self._start_us[i] = now
-        for resource, occupied_us in self._uses[i]:
-            free_us[resource] = now + occupied_us
-            heapq.heappush(self._events, (now + occupied_us, resource))
-        heapq.heappush(self._events, (now + self._message_us[i], self._first_message + i))
+    def _start_or_park(self, link: int, now: float) -> None:
+        """Start the first message of a link, and the next ones where that takes no time of the link."""
+        free_us, ready = self._free_us, self._ready[link]
+        while ready:
+            i = self._at_place[ready[0]]
+            for resource, _ in self._uses[i]:
+                if free_us[resource] > now:
+                    heapq.heappush(self._waiting[resource], (ready[0], link))
+                    return
+            heapq.heappop(ready)
+            self._start_us[i] = now
+            for resource, occupied_us in self._uses[i]:
+                free_us[resource] = now + occupied_us
+                heapq.heappush(self._events, (now + occupied_us, resource))
+            heapq.heappush(self._events, (now + self._message_us[i], self._first_message + i))
 
 
 def timed_messages(

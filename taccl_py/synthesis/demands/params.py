@@ -23,6 +23,34 @@ class Params:
         Links that are so many times slower than the fastest one or port do not make pieces smaller: what they carry is little. Guess.
     shortness
         Weights of a tree's length in time. Guess.
+    most_listed
+        Pieces times links up to which list scheduling weighs every piece on every link. Guess.
+    listed_horizon
+        Times the bound that its grid of times resolves. Guess.
+    listings
+        Restarts of list scheduling, and orders of the routes of a linear program. Guess.
+    listing_jitter
+        Relative random change of its priorities. Guess.
+    listings_timed
+        The fastest of these plans, which are timed. Guess.
+    steps_slack
+        Length of plans in steps, at most, as times that of list scheduling. Guess.
+    more_steps
+        Steps beyond the fewest that are tried. Guess.
+    steps_work
+        Deterministic time of CP-SAT on the model of steps. Guess.
+    small_factor
+        Largest alphas in the time of the bound up to which list scheduling and steps are tried beside other planners. Guess.
+    staging
+        Part of the budget that is left for each of these. Measured: bench section demands, rows of some kilobytes on random machines.
+    most_packed
+        Pairs of a rank that holds a term and one that wants it, times links, up to which trees are packed. Guess.
+    most_rounds
+        Rounds in which a packing gets more trees. Guess.
+    packing_gap
+        Part of the load above its bound at which a packing ends. Guess.
+    hop_price
+        What a hop costs in a packing beside the dearest link. Guess.
     most_messages
         Messages of a plan whose pieces could also be larger. Guess.
     most_looks
@@ -45,6 +73,14 @@ class Params:
         4552.8 -> 4562.5 us.
     many_messages
         Messages of which only one order is tried. Guess.
+    most_justified
+        Messages of a plan up to which they are moved to gaps that earlier ones leave. Guess.
+    more_attempts
+        Random changes of the best plan, as times those of a plan of trees of a collective. Guess.
+    reordering
+        Part of the budget that is left for them. Guess.
+    packing_pieces
+        Pieces in the time of the bound that trees of a packing are cut into, one after the other. Guess.
     most_matched
         Nodes up to which Birkhoff's matchings are looked for. Guess.
     even
@@ -99,6 +135,20 @@ class Params:
     pieces: tuple[int, ...] = (1, 4, 16, 64, 256)
     slowest_factor: float = 32.0
     shortness: tuple[float, ...] = (0.001, 0.1, 10.0)
+    most_listed: int = 20_000
+    listed_horizon: float = 200.0
+    listings: int = 10
+    listing_jitter: float = 0.3
+    listings_timed: int = 3
+    steps_slack: int = 4
+    more_steps: int = 2
+    steps_work: float = 0.3
+    small_factor: float = 40.0
+    staging: float = 0.4
+    most_packed: int = 100_000
+    most_rounds: int = 100
+    packing_gap: float = 1e-4
+    hop_price: float = 1e-6
     most_messages: int = 60_000
     most_looks: int = 500_000
     floods: tuple[int, ...] = (1, 2, 4, 6, 8)
@@ -109,6 +159,10 @@ class Params:
     few_exchanges: int = 1000
     planned_pairs: int = 4000
     many_messages: int = 50_000
+    most_justified: int = 3_000
+    more_attempts: float = 100.0
+    reordering: float = 0.5
+    packing_pieces: tuple[int, ...] = (1, 8, 16, 32, 64, 128)
     most_matched: int = 16
     even: float = 0.1
     longest: tuple[float, ...] = (1.0, 1 / 16, 1 / 64)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from taccl_py.demand import DataDemand
 from taccl_py.schedule.for_demand import DemandSchedule
+from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.demands.classes import Part, cut_stream, settled
 from taccl_py.synthesis.demands.dispatch import MessageCosts, PlannedMessage, dispatch_plan, makespan_us, timed_messages
 from taccl_py.synthesis.demands.params import PARAMS
 from taccl_py.synthesis.demands.trees import TreeEdge
+from taccl_py.synthesis.justify import JustifiedMessages
 from taccl_py.topology.model import Topology
 from taccl_py.work import count_work
 
@@ -40,16 +43,30 @@ class DemandPlan:
 
     def timed(self) -> DemandSchedule:
         """Schedule with the best of a few orders in which links and ports serve the messages."""
-        costs = MessageCosts(self.topology, self.messages)
-        best: tuple[float, list[float]] | None = None
+        return self._at(self._starts())
+
+    def searched(self, seed: int, over: Over) -> DemandSchedule:
+        """Schedule with the best of many orders, each a little different from the best before."""
+        return self._at(self._line.searched(self._starts(), seed, over, PARAMS.more_attempts))
+
+    @cached_property
+    def _costs(self) -> MessageCosts:
+        return MessageCosts(self.topology, self.messages)
+
+    @cached_property
+    def _line(self) -> JustifiedMessages:
+        return JustifiedMessages((message.after for message in self.messages), self._costs.message_us, self._costs.uses)
+
+    def _starts(self) -> list[float]:
+        """Starts by the best of a few rules; those of few messages are then justified."""
         only = _as_planned if self.is_ordered else _by_tail
-        for rule in _RULES if len(self.messages) <= PARAMS.many_messages else (only,):
-            starts = dispatch_plan(self.topology, self.messages, rule(self, costs), costs)
-            time_us = makespan_us(starts, costs)
-            if best is None or time_us < best[0]:
-                best = (time_us, starts)
-        starts = best[1] if best is not None else []
-        return DemandSchedule(self.topology, self.demand, timed_messages(self.messages, starts, costs))
+        rules = _RULES if len(self.messages) <= PARAMS.many_messages else (only,)
+        found = [dispatch_plan(self.topology, self.messages, rule(self, self._costs), self._costs) for rule in rules]
+        best = min(found, key=lambda start_us: makespan_us(start_us, self._costs))
+        return self._line.justified(best) if len(self.messages) <= PARAMS.most_justified else best
+
+    def _at(self, start_us: Sequence[float]) -> DemandSchedule:
+        return DemandSchedule(self.topology, self.demand, timed_messages(self.messages, start_us, self._costs))
 
 
 def _by_tail(plan: DemandPlan, costs: MessageCosts) -> _Priority:

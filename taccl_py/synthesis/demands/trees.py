@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,93 +30,84 @@ class TreeEdge:
     reduce: bool = False
 
 
-class TreeRouter:
-    """Trees for one piece after another, on links and ports that fill up.
+# Time that the messages of a piece add to resources.
+ExtraLoad = dict[int, float]
+
+
+@dataclass(frozen=True)
+class TreePrices:
+    """Prices that trees are to keep low.
+
+    Attributes
+    ----------
+    link
+        Price of a message: its link, its bytes, and the time that other messages of its piece add to resources.
+    owner
+        Price of a rank as the one at which a sum is completed.
+    depth
+        Price of a place in a tree that is so many microseconds from its root.
+    """
+
+    link: Callable[[int, int, ExtraLoad], float]
+    owner: Callable[[int], float]
+    depth: Callable[[float], float]
+
+
+class TreeBuilder:
+    """Trees of low price for pieces.
 
     Parameters
     ----------
     topology
         The machine.
-    whole_us
-        Time to which loads are compared, such as a lower bound.
-    shortness
-        Weight of a path's length in time.
+    prices
+        Prices of messages.
     """
 
-    def __init__(self, topology: Topology, whole_us: float, shortness: float) -> None:
-        self._topology = topology
-        self._whole_us = max(whole_us, 1e-9)
-        self._now_us = self._whole_us
-        self._shortness = shortness
-        self.loads_us = [0.0] * topology.num_resources
+    def __init__(self, topology: Topology, prices: TreePrices) -> None:
+        self._topology, self._prices = topology, prices
 
-    @cached_property
-    def _leaving(self) -> list[list[tuple[int, int]]]:
-        found: list[list[tuple[int, int]]] = [[] for _ in range(self._topology.num_ranks)]
-        for index, link in enumerate(self._topology.links):
-            found[link.src].append((link.dst, index))
-        return found
-
-    @cached_property
-    def _entering(self) -> list[list[tuple[int, int]]]:
-        found: list[list[tuple[int, int]]] = [[] for _ in range(self._topology.num_ranks)]
-        for index, link in enumerate(self._topology.links):
-            found[link.dst].append((link.src, index))
-        return found
-
-    def route(self, each: ChunkClass, size_bytes: int, progress: float = 1.0) -> tuple[TreeEdge, ...]:
-        """Messages of a piece of a class, in an order in which each comes behind those that it waits for; resources are filled.
-
-        Parameters
-        ----------
-        each, size_bytes
-            Class and size of the piece.
-        progress
-            Part of all data that is routed when this piece is, to which loads are compared.
+    def build(self, each: ChunkClass, size_bytes: int) -> tuple[TreeEdge, ...]:
+        """Messages of a piece of a class, in an order in which each comes behind those that it waits for.
 
         Raises
         ------
         Infeasible
             If some rank cannot be reached.
         """
-        self._now_us = self._whole_us * progress
         if not each.is_sum:
-            edges = self._grow(each.terms[0], each.wants, size_bytes)
-        elif len(each.wants) == 1:
-            edges = self._gather(each, each.wants[0], size_bytes)
-        else:
-            edges = self._all_reduce(each, size_bytes)
-        self._fill(edges, size_bytes, 1.0)
-        return edges
+            return self._grow(each.terms[0], each.wants, size_bytes, {})
+        if len(each.wants) == 1:
+            return self._gather(each, each.wants[0], size_bytes)
+        return self._all_reduce(each, size_bytes)
 
-    def unroute(self, edges: Sequence[TreeEdge], size_bytes: int) -> None:
-        """Take a piece's messages away again."""
-        self._fill(edges, size_bytes, -1.0)
+    @cached_property
+    def leaving(self) -> list[list[tuple[int, int]]]:
+        """Of each rank the ranks that its links lead to, and these links."""
+        found: list[list[tuple[int, int]]] = [[] for _ in range(self._topology.num_ranks)]
+        for index, link in enumerate(self._topology.links):
+            found[link.src].append((link.dst, index))
+        return found
 
-    def _fill(self, edges: Sequence[TreeEdge], size_bytes: int, sign: float) -> None:
-        for edge in edges:
-            for resource in self._topology.resources_of[edge.link]:
-                self.loads_us[resource] += sign * self._topology.occupancy_us(resource, size_bytes)
+    @cached_property
+    def entering(self) -> list[list[tuple[int, int]]]:
+        """Of each rank the ranks that links lead from, and these links."""
+        found: list[list[tuple[int, int]]] = [[] for _ in range(self._topology.num_ranks)]
+        for index, link in enumerate(self._topology.links):
+            found[link.dst].append((link.src, index))
+        return found
 
-    def _price(self, link: int, size_bytes: int, extra: dict[int, float]) -> float:
-        """Price of a message on a link."""
-        price = 0.0
-        for resource in self._topology.resources_of[link]:
-            added = self._topology.occupancy_us(resource, size_bytes) / self._now_us
-            before = (self.loads_us[resource] + extra.get(resource, 0.0)) / self._now_us
-            price += (before + added) ** PARAMS.power - before**PARAMS.power
-        return price + self._shortness * self._topology.message_us(link, size_bytes) / self._whole_us
-
-    def _grow(self, sources: Sequence[int], wants: Sequence[int], size_bytes: int) -> tuple[TreeEdge, ...]:
+    def _grow(
+        self, sources: Sequence[int], wants: Sequence[int], size_bytes: int, extra: ExtraLoad
+    ) -> tuple[TreeEdge, ...]:
         """A tree forwards."""
         # For every rank with the piece, the message that brought it, and when the path of prices began there.
         brought: dict[int, int | None] = dict.fromkeys(sources)
         depth_us: dict[int, float] = dict.fromkeys(sources, 0.0)
         left = set(wants)
         edges: list[TreeEdge] = []
-        extra: dict[int, float] = {}
         while left:
-            path = self._cheapest(depth_us, left, self._leaving, size_bytes, extra)
+            path = self._cheapest(depth_us, left, self.leaving, size_bytes, extra)
             for link in path:
                 one = self._topology.links[link]
                 before = brought[one.src]
@@ -124,8 +115,7 @@ class TreeRouter:
                 brought[one.dst] = len(edges) - 1
                 depth_us[one.dst] = depth_us[one.src] + self._topology.message_us(link, size_bytes)
                 left.discard(one.dst)
-                for resource in self._topology.resources_of[link]:
-                    extra[resource] = extra.get(resource, 0.0) + self._topology.occupancy_us(resource, size_bytes)
+                self._add(extra, link, size_bytes)
         return tuple(edges)
 
     def _gather(self, each: ChunkClass, owner: int, size_bytes: int) -> tuple[TreeEdge, ...]:
@@ -135,16 +125,15 @@ class TreeRouter:
         chosen = {owner}
         # Edges towards the owner, the nearest first.
         links: list[int] = []
-        extra: dict[int, float] = {}
+        extra: ExtraLoad = {}
         while unmet:
             left = frozenset().union(*unmet.values())
-            path = self._cheapest(depth_us, left, self._entering, size_bytes, extra)
+            path = self._cheapest(depth_us, left, self.entering, size_bytes, extra)
             for link in path:
                 one = self._topology.links[link]
                 links.append(link)
                 depth_us[one.src] = depth_us[one.dst] + self._topology.message_us(link, size_bytes)
-                for resource in self._topology.resources_of[link]:
-                    extra[resource] = extra.get(resource, 0.0) + self._topology.occupancy_us(resource, size_bytes)
+                self._add(extra, link, size_bytes)
             last = self._topology.links[path[-1]].src
             unmet.pop(next(number for number, holders in unmet.items() if last in holders))
             chosen.add(last)
@@ -162,15 +151,18 @@ class TreeRouter:
             before.append(len(edges) - 1)
         return tuple(edges)
 
+    def owners_of(self, each: ChunkClass) -> list[int]:
+        """Ranks at which a sum that several want may be completed, the likeliest first, a few."""
+        holders = dict.fromkeys(rank for term in each.terms for rank in term)
+        prices = {rank: self._prices.owner(rank) for rank in dict.fromkeys([*each.wants, *holders])}
+        return sorted(prices, key=lambda rank: (rank not in holders, prices[rank], rank))[: PARAMS.most_owners]
+
     def _all_reduce(self, each: ChunkClass, size_bytes: int) -> tuple[TreeEdge, ...]:
         """A tree backwards to some rank and one forwards from there, the cheapest of a few."""
-        holders = dict.fromkeys(rank for term in each.terms for rank in term)
-        loads = {rank: self._load_at(rank) for rank in dict.fromkeys([*each.wants, *holders])}
-        owners = sorted(loads, key=lambda rank: (rank not in holders, loads[rank], rank))[: PARAMS.most_owners]
         best: tuple[float, tuple[TreeEdge, ...]] | None = None
-        for owner in owners:
+        for owner in self.owners_of(each):
             try:
-                edges = self._through(each, owner, size_bytes)
+                edges = self.through(each, owner, size_bytes)
             except Infeasible:
                 continue
             cost = self._cost(edges, size_bytes)
@@ -180,15 +172,18 @@ class TreeRouter:
             raise _unreachable(self._topology, each.terms[0][0], each.wants[0])
         return best[1]
 
-    def _through(self, each: ChunkClass, owner: int, size_bytes: int) -> tuple[TreeEdge, ...]:
-        """Trees to one rank and from there."""
+    def through(self, each: ChunkClass, owner: int, size_bytes: int) -> tuple[TreeEdge, ...]:
+        """Trees of a sum to one rank and from there.
+
+        Raises
+        ------
+        Infeasible
+            If there are none.
+        """
         first = self._gather(each, owner, size_bytes)
-        self._fill(first, size_bytes, 1.0)
         complete = self._complete(each, owner, first)
-        try:
-            second = self._grow(tuple(complete), [rank for rank in each.wants if rank not in complete], size_bytes)
-        finally:
-            self._fill(first, size_bytes, -1.0)
+        wants = [rank for rank in each.wants if rank not in complete]
+        second = self._grow(tuple(complete), wants, size_bytes, self._extra_of(first, size_bytes))
         begun = [complete.get(self._topology.links[edge.link].src, ()) for edge in second]
         shifted = [
             TreeEdge(e.link, tuple(i + len(first) for i in e.after) or done)
@@ -208,22 +203,25 @@ class TreeRouter:
                 return found
             rank = self._topology.links[edges[into[0]].link].src
 
-    def _load_at(self, rank: int) -> float:
-        """Load of the fullest link or port at a rank."""
-        resources = {
-            r for _, link in (*self._leaving[rank], *self._entering[rank]) for r in self._topology.resources_of[link]
-        }
-        return max((self.loads_us[resource] for resource in resources), default=0.0)
-
     def _cost(self, edges: Sequence[TreeEdge], size_bytes: int) -> float:
         """Price of all messages of a piece."""
-        extra: dict[int, float] = {}
+        extra: ExtraLoad = {}
         cost = 0.0
         for edge in edges:
-            cost += self._price(edge.link, size_bytes, extra)
-            for resource in self._topology.resources_of[edge.link]:
-                extra[resource] = extra.get(resource, 0.0) + self._topology.occupancy_us(resource, size_bytes)
+            cost += self._prices.link(edge.link, size_bytes, extra)
+            self._add(extra, edge.link, size_bytes)
         return cost
+
+    def _extra_of(self, edges: Sequence[TreeEdge], size_bytes: int) -> ExtraLoad:
+        """Time that some messages add to resources."""
+        extra: ExtraLoad = {}
+        for edge in edges:
+            self._add(extra, edge.link, size_bytes)
+        return extra
+
+    def _add(self, extra: ExtraLoad, link: int, size_bytes: int) -> None:
+        for resource in self._topology.resources_of[link]:
+            extra[resource] = extra.get(resource, 0.0) + self._topology.occupancy_us(resource, size_bytes)
 
     def _cheapest(
         self,
@@ -231,10 +229,10 @@ class TreeRouter:
         targets: Collection[int],
         adjacent: list[list[tuple[int, int]]],
         size_bytes: int,
-        extra: dict[int, float],
+        extra: ExtraLoad,
     ) -> list[int]:
         """Links of the cheapest path from the tree to a target, as it is walked."""
-        far = {rank: self._shortness * depth / self._whole_us for rank, depth in depth_us.items()}
+        far = {rank: self._prices.depth(depth) for rank, depth in depth_us.items()}
         queue = [(cost, rank) for rank, cost in far.items()]
         heapq.heapify(queue)
         through: dict[int, int] = {}
@@ -258,12 +256,82 @@ class TreeRouter:
                 price = prices.get(link)
                 if price is None:
                     count_work("routed", 1)
-                    price = prices[link] = self._price(link, size_bytes, extra)
+                    price = prices[link] = self._prices.link(link, size_bytes, extra)
                 if cost + price < far.get(other, math.inf):
                     far[other] = cost + price
                     through[other], before[other] = link, rank
                     heapq.heappush(queue, (cost + price, other))
         raise _unreachable(self._topology, next(iter(depth_us)), min(targets))
+
+
+class TreeRouter:
+    """Trees for one piece after another, on links and ports that fill up.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    whole_us
+        Time to which loads are compared, such as a lower bound.
+    shortness
+        Weight of a path's length in time.
+    """
+
+    def __init__(self, topology: Topology, whole_us: float, shortness: float) -> None:
+        self._topology = topology
+        self._whole_us = max(whole_us, 1e-9)
+        self._now_us = self._whole_us
+        self._shortness = shortness
+        self._loads_us = [0.0] * topology.num_resources
+        self._builder = TreeBuilder(topology, TreePrices(self._link_price, self._load_at, self._depth_price))
+
+    def route(self, each: ChunkClass, size_bytes: int, progress: float = 1.0) -> tuple[TreeEdge, ...]:
+        """Messages of a piece, which fill links and ports, in an order in which each comes behind those that it waits for.
+
+        Parameters
+        ----------
+        each, size_bytes
+            Class and size of the piece.
+        progress
+            Part of all data that is routed when this piece is, to which loads are compared.
+
+        Raises
+        ------
+        Infeasible
+            If some rank cannot be reached.
+        """
+        self._now_us = self._whole_us * progress
+        edges = self._builder.build(each, size_bytes)
+        self._fill(edges, size_bytes, 1.0)
+        return edges
+
+    def unroute(self, edges: Sequence[TreeEdge], size_bytes: int) -> None:
+        """Take a piece's messages away again."""
+        self._fill(edges, size_bytes, -1.0)
+
+    def _fill(self, edges: Sequence[TreeEdge], size_bytes: int, sign: float) -> None:
+        for edge in edges:
+            for resource in self._topology.resources_of[edge.link]:
+                self._loads_us[resource] += sign * self._topology.occupancy_us(resource, size_bytes)
+
+    def _link_price(self, link: int, size_bytes: int, extra: ExtraLoad) -> float:
+        """Growth of the sum of the loads' powers, and the message's length."""
+        price = 0.0
+        for resource in self._topology.resources_of[link]:
+            added = self._topology.occupancy_us(resource, size_bytes) / self._now_us
+            before = (self._loads_us[resource] + extra.get(resource, 0.0)) / self._now_us
+            price += (before + added) ** PARAMS.power - before**PARAMS.power
+        return price + self._depth_price(self._topology.message_us(link, size_bytes))
+
+    def _depth_price(self, depth_us: float) -> float:
+        """A length in time, with its weight."""
+        return self._shortness * depth_us / self._whole_us
+
+    def _load_at(self, rank: int) -> float:
+        """Load of the fullest link or port at a rank."""
+        links = (*self._builder.leaving[rank], *self._builder.entering[rank])
+        resources = {r for _, link in links for r in self._topology.resources_of[link]}
+        return max((self._loads_us[resource] for resource in resources), default=0.0)
 
 
 def direct_edges(topology: Topology, each: ChunkClass, size_bytes: int) -> tuple[TreeEdge, ...] | None:

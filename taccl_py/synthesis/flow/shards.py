@@ -136,7 +136,7 @@ def in_parts(problem: Problem, pairs: tuple[FlowPair, ...], routing: Routing) ->
         new = np.unique(np.concatenate([image[~allowed[image]] for image in images])) if images else new[:0]
     permitted: NDArray[np.bool_] = np.repeat(problem.permitted, parts, axis=0)
     return replace(
-        problem, collective=collective, chunk_bytes=problem.chunk_bytes / parts, generators=generators,
+        problem, traffic=collective, chunk_bytes=problem.chunk_bytes / parts, generators=generators,
         permitted=permitted, allowed=allowed.reshape(permitted.shape),
     )  # fmt: skip
 

@@ -117,20 +117,21 @@ def _load(model: LinearModel, task: ModelTask, x: Mapping[int, Any], hold: Mappi
 def _box_cuts(model: LinearModel, task: ModelTask, x: Mapping[int, Any]) -> None:
     """A chunk that some rank of a foreign node wants enters that node at least once."""
     q = task.quotient
-    topology, collective = q.problem.topology, q.problem.collective
+    topology, traffic = q.problem.topology, q.problem.traffic
     if topology.num_nodes == 1:
         return
     node = topology.node_of
+    holders, wanted = traffic.holders, traffic.wanted
     entering: dict[tuple[int, int], list[tuple[Any, float]]] = {}
     for a, used in x.items():
         for chunk, index in q.members(a):
             link = topology.links[index]
-            if node[link.src] != node[link.dst] and node[link.dst] != node[collective.source[chunk]]:
+            if node[link.src] != node[link.dst] and all(node[link.dst] != node[rank] for rank in holders[chunk]):
                 entering.setdefault((chunk, node[link.dst]), []).append((used, 1.0))
     seen = set()
     for (chunk, box), terms in sorted(entering.items()):
         key = tuple(sorted(variable.name for variable, _ in terms))
-        if key not in seen and any(node[rank] == box for rank in collective.wanted[chunk]):
+        if key not in seen and any(node[rank] == box for rank in wanted[chunk]):
             seen.add(key)
             model.at_least(terms, 1.0)
 

@@ -5,15 +5,12 @@ Plans that justification makes no shorter are changed a little in a window of ti
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import cycle
 
 from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.justify import JustifiedMessages
 from taccl_py.synthesis.trees.order import OrderChoice, TransferTimes, TreeMessage, TreePlan
-from taccl_py.synthesis.trees.params import PARAMS
 
 
 def justified(times: TransferTimes, plan: TreePlan) -> TreePlan:
@@ -35,17 +32,7 @@ def searched(choice: OrderChoice, seed: int, over: Over) -> OrderChoice:
         Whether there is no time left.
     """
     line = _JustifiedTrees(TransferTimes(choice.transfers, choice.costs), choice.plan)
-    rng = random.Random(seed)
-    messages = line.messages
-    best_us = messages.justified(line.start_us)
-    tries = PARAMS.window_messages // max(1, len(choice.plan.messages))
-    for _, (width, change) in zip(range(tries), cycle(PARAMS.windows), strict=False):
-        if over():
-            break
-        changed_us = messages.changed(best_us, width, change, rng)
-        other_us = messages.justified(messages.placed(changed_us, backwards=False))
-        if messages.end_us(other_us) <= messages.end_us(best_us):
-            best_us = other_us
+    best_us = line.messages.searched(line.start_us, seed, over)
     plan = line.plan(best_us)
     return choice if plan.end_us >= choice.plan.end_us else replace(choice, plan=plan, rule=None)
 

@@ -45,10 +45,6 @@ class Params:
     most_justified_messages
         Messages of plans by all rules that are justified together, the fastest plans first. Measured: AllGather of 64 MiB on irregular
         machines of 9 and 10 ranks, 22.2 -> 8.4 and 10.1 -> 6.0 % above the bound, with what follows here.
-    windows
-        Length of a window in which starts are changed at random, and the most by which they are, as parts of the whole time. Guess.
-    window_messages
-        Messages that all plans with such changes have together. Guess.
     most_bettered
         Turns in which the best plan gets a better order and better sizes. Guess.
     bettering_part
@@ -267,8 +263,6 @@ class Params:
     most_restarts: int = 24
     restart_messages: int = 4_000
     most_justified_messages: int = 6_000
-    windows: tuple[tuple[float, float], ...] = ((0.4, 0.01), (0.05, 0.02), (0.15, 0.05), (1.0, 0.003))
-    window_messages: int = 12_000
     most_bettered: int = 6
     bettering_part: float = 0.4
     least_gain: float = 0.001

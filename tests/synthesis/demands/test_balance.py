@@ -10,7 +10,7 @@ from taccl_py.demand.counts import zipf_counts
 from taccl_py.demand.variable import alltoallv
 from taccl_py.sketch.machine import load_machine
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.demands import engine, solve_demand
+from taccl_py.synthesis.demands import families, solve_demand
 from taccl_py.synthesis.demands.balance import Lanes, balanced_plans
 from taccl_py.synthesis.demands.birkhoff import birkhoff
 from taccl_py.synthesis.demands.classes import classes_of
@@ -117,7 +117,7 @@ def test_trees_are_not_looked_for_where_lanes_are_near_the_bound(monkeypatch):
     def refuse(*_arguments):
         pytest.fail("trees were looked for")
 
-    monkeypatch.setattr(engine, "route_pieces", refuse)
+    monkeypatch.setattr(families, "route_pieces", refuse)
     topology = load_machine("ndv4", "", 2).topology
     demand = alltoallv(zipf_counts(16, 256 * 10**6, 0.5, seed=1))
     answer = solve_demand(topology, demand, Limits())
