@@ -265,7 +265,7 @@ def test_a_resharding_says_which_boxes_its_chunks_are(capsys, tmp_path):
         (("synth", "full:4", "alltoallv"), "needs either --counts or --skew"),
         (("synth", "full:4", "alltoallv", "--skew", "pareto"), "is no skew"),
         (("synth", "full:4", "alltoall", "--skew", "zipf:1"), "has equal chunks"),
-        (("synth", "full:4", "alltoallv", "--skew", "zipf:1", "--engine", "greedy"), "--engine"),
+        (("synth", "full:4", "alltoallv", "--skew", "zipf:1", "--engine", "hierarchy"), "--engine"),
         (("synth", "full:4", "alltoallv", "--skew", "zipf:1", "--root", "1"), "--root"),
         (("synth", "full:4", "alltoallv", "--skew", "zipf:1", "-o", "a.xml"), "the schedule is written too"),
         (("synth", "full:4", "alltoallv", "--skew", "zipf:1", "--dtype", "float8"), "--dtype"),

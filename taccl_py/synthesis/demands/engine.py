@@ -48,10 +48,10 @@ _PLANS_FOR = {
     BALANCE: "for what goes from one rank to one other, between nodes with the same NICs",
     MULTICAST: "for copies from one rank, or sums at one rank, between nodes with the same NICs",
     DIRECT: "for what single links can carry to all who want it",
-    GREEDY: "for demands and machines of up to a few thousand pairs of chunks and links, or where all want the same",
-    FLOW: "for demands and machines of up to some ten thousand pairs of chunks and links",
-    STEPS: "for demands and machines of up to a few thousand pairs of chunks and links",
-    MILP: "for demands and machines of up to a few thousand pairs of chunks and links",
+    GREEDY: f"for what the same ranks want, or up to {PARAMS.most_listed} pairs of a piece and a link",
+    FLOW: f"for up to {PARAMS.most_packed} triples of a rank that holds something, one that wants it, and a link",
+    STEPS: f"for up to {PARAMS.most_literals} pairs of a piece and a link",
+    MILP: f"for up to {PARAMS.most_literals} pairs of a piece and a link",
 }
 
 

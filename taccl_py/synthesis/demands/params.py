@@ -25,6 +25,8 @@ class Params:
         Weights of a tree's length in time. Guess.
     most_listed
         Pieces times links up to which list scheduling weighs every piece on every link. Guess.
+    listed_pieces
+        Pieces of the largest class in list scheduling, one after the other. Guess.
     listed_horizon
         Times the bound that its grid of times resolves. Guess.
     listings
@@ -136,6 +138,7 @@ class Params:
     slowest_factor: float = 32.0
     shortness: tuple[float, ...] = (0.001, 0.1, 10.0)
     most_listed: int = 20_000
+    listed_pieces: tuple[int, ...] = (1, 2, 4, 8, 16)
     listed_horizon: float = 200.0
     listings: int = 10
     listing_jitter: float = 0.3

@@ -6,6 +6,7 @@ there. A stage says which links each piece uses and when; the messages are then 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +42,9 @@ def greedy_plans(
     topology: Topology, demand: DataDemand, classes: Sequence[ChunkClass], whole_us: float, limits: Limits
 ) -> Iterator[DemandPlan]:
     """Plans of list scheduling (`taccl_py.synthesis.greedy`) with more and more pieces."""
-    return _plans(topology, demand, classes, whole_us, _greedy, limits, PARAMS.most_listed)
+    return _plans(
+        topology, demand, classes, whole_us, limits, _Method(_greedy, PARAMS.listed_pieces, PARAMS.most_listed)
+    )
 
 
 def milp_plans(
@@ -54,7 +57,9 @@ def milp_plans(
     PackageMissing
         If there is no linear solver.
     """
-    return _plans(topology, demand, classes, whole_us, _milp, limits, PARAMS.most_literals)
+    return _plans(
+        topology, demand, classes, whole_us, limits, _Method(_milp, PARAMS.exact_pieces, PARAMS.most_literals)
+    )
 
 
 def steps_plans(
@@ -67,7 +72,9 @@ def steps_plans(
     PackageMissing
         If OR-tools is not installed.
     """
-    return _plans(topology, demand, classes, whole_us, _steps, limits, PARAMS.most_literals)
+    return _plans(
+        topology, demand, classes, whole_us, limits, _Method(_steps, PARAMS.exact_pieces, PARAMS.most_literals)
+    )
 
 
 @dataclass(frozen=True)
@@ -200,43 +207,79 @@ def _steps(half: _HalfModel, limits: Limits) -> list[Plan]:
     return found
 
 
+@dataclass(frozen=True)
+class _Method:
+    """A solver, the numbers of pieces of the largest class that it tries, and the pairs of pieces and links up to which it does."""
+
+    solve: _Solve
+    counts: tuple[int, ...]
+    most_pairs: int
+
+
 def _plans(
     topology: Topology,
     demand: DataDemand,
     classes: Sequence[ChunkClass],
     whole_us: float,
-    solve: _Solve,
     limits: Limits,
-    most_pairs: int,
+    method: _Method,
 ) -> Iterator[DemandPlan]:
     """Plans with more and more pieces, while a model of them is small enough; the best of each number of pieces comes first."""
     deadline = limits.deadline()
-    for count in PARAMS.exact_pieces:
-        pieces = _pieces(demand, classes, count)
-        if len(pieces) * len(topology.links) > most_pairs:
+    far_us = _distances_us(topology)
+    for count in method.counts:
+        pieces = _pieces(demand, classes, count, far_us)
+        if len(pieces) * len(topology.links) > method.most_pairs:
             return
-        plans = _Halves(topology, demand, pieces, whole_us).plans(solve, limits.within(deadline.left / 2))
+        plans = _Halves(topology, demand, pieces, whole_us, far_us).plans(
+            method.solve, limits.within(deadline.left / 2)
+        )
         if plans:
             yield min(plans, key=lambda plan: plan.timed().makespan_us)
 
 
-def _pieces(demand: DataDemand, classes: Sequence[ChunkClass], count: int) -> list[_StagedPiece]:
-    """Pieces of nearly the same size, so many of the largest class."""
+def _distances_us(topology: Topology) -> list[list[float]]:
+    """Least time of small messages to each rank from each, [to, from]."""
+    net = Net.of(topology.reversed())
+    found: list[list[float]] = net.quickest(np.eye(net.num_ranks, dtype=bool), net.least_message_us).tolist()
+    return found
+
+
+def _pieces(
+    demand: DataDemand, classes: Sequence[ChunkClass], count: int, far_us: Sequence[Sequence[float]]
+) -> list[_StagedPiece]:
+    """Pieces of nearly the same size, so many of the largest class; those who want a sum complete it in turns."""
     most_bytes = max(each.size_bytes for each in classes) / count
     found: list[_StagedPiece] = []
     for each in classes:
         holders = {rank for term in each.terms for rank in term}
-        owners = [rank for rank in each.wants if rank in holders] or list(each.wants)
+        able = [rank for rank in each.wants if _may_complete(each, rank, far_us)] or list(each.wants)
+        owners = [rank for rank in able if rank in holders] or able
         cut = each.cut(demand, max(1, round(each.size_bytes / most_bytes)))
         found += [_StagedPiece(parts, each, owners[number % len(owners)]) for number, parts in enumerate(cut)]
     return found
 
 
+def _may_complete(each: ChunkClass, rank: int, far_us: Sequence[Sequence[float]]) -> bool:
+    """True if all terms lead to a rank, and it to all who want the sum."""
+    return all(any(math.isfinite(far_us[rank][one]) for one in term) for term in each.terms) and all(
+        math.isfinite(far_us[want][rank]) for want in each.wants
+    )
+
+
 class _Halves:
     """Sums to their owners on the reversed machine, and copies on the machine."""
 
-    def __init__(self, topology: Topology, demand: DataDemand, pieces: Sequence[_StagedPiece], whole_us: float) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        demand: DataDemand,
+        pieces: Sequence[_StagedPiece],
+        whole_us: float,
+        far_us: Sequence[Sequence[float]],
+    ) -> None:
         self._topology, self._demand, self._pieces, self._whole_us = topology, demand, pieces, whole_us
+        self._far_us = far_us
 
     def plans(self, solve: _Solve, limits: Limits) -> list[DemandPlan]:
         """Plans of a solver; none if it finds none for one of the halves."""
@@ -281,16 +324,8 @@ class _Halves:
         chosen = []
         for holders in each.terms:
             if owner not in holders:
-                chosen.append(min(holders, key=lambda rank: (self._distance_us[owner][rank], rank)))
+                chosen.append(min(holders, key=lambda rank: (self._far_us[owner][rank], rank)))
         return (owner,), tuple(dict.fromkeys(chosen))
-
-    @property
-    def _distance_us(self) -> list[list[float]]:
-        """Least time of small messages to each rank from each, [to, from]."""
-        net = Net.of(self._topology.reversed())
-        starts = np.eye(net.num_ranks, dtype=bool)
-        found: list[list[float]] = net.quickest(starts, net.least_message_us).tolist()
-        return found
 
     def _plan(self, sums: _Routing, copies: _Routing) -> DemandPlan:
         """Messages of both halves: what a solver sends together is one message."""
@@ -303,8 +338,8 @@ class _Halves:
         edges: list[tuple[TreeEdge, ...]] = []
         for number, piece in enumerate(self._pieces):
             first = self._half_edges(piece.gathered, sums.get(number, {}))
-            second = _behind(self._topology, first, self._half_edges(piece.copied, copies.get(number, {})), piece.owner)
-            edges.append((*first, *second))
+            second = self._half_edges(piece.copied, copies.get(number, {}))
+            edges.append((*first, *(self._behind(piece, first, second) if piece.each.is_sum else second)))
             for index, edge in enumerate(edges[-1]):
                 is_copy = index >= len(first)
                 routed = (copies if is_copy else sums)[number][edge.link]
@@ -333,19 +368,24 @@ class _Halves:
             )
         return DemandPlan(self._topology, self._demand.cut((*parts, *settled(self._demand))), tuple(messages))
 
+    def _behind(self, piece: _StagedPiece, first: Sequence[TreeEdge], second: Sequence[TreeEdge]) -> Iterator[TreeEdge]:
+        """Copies of a sum, behind what completes it where they begin; none to a rank that has passed all of it on to its owner."""
+        builder = builder_by_length(self._topology, np.ones(len(self._topology.links)))
+        complete = builder.complete(piece.each, piece.owner, first)
+        place: dict[int, int] = {}
+        for number, edge in enumerate(second):
+            link = self._topology.links[edge.link]
+            if link.dst in complete:
+                continue
+            place[number] = len(first) + len(place)
+            begun = complete.get(link.src, tuple(place[before] for before in edge.after if before in place))
+            yield replace(edge, after=begun)
+
     def _half_edges(self, each: ChunkClass | None, links: dict[int, _RoutedLink]) -> tuple[TreeEdge, ...]:
         if each is None or not links:
             return ()
         lengths = np.ones(len(self._topology.links))
         return builder_by_length(self._topology, lengths, np.array(sorted(links))).build(each, each.size_bytes)
-
-
-def _behind(
-    topology: Topology, first: Sequence[TreeEdge], second: Sequence[TreeEdge], owner: int
-) -> tuple[TreeEdge, ...]:
-    """Copies of a sum, those from its owner behind all that comes to it."""
-    done = tuple(number for number, edge in enumerate(first) if topology.links[edge.link].dst == owner)
-    return tuple(replace(edge, after=tuple(len(first) + before for before in edge.after) or done) for edge in second)
 
 
 def _joins(quotient: Quotient) -> dict[int, int]:

@@ -181,7 +181,7 @@ class TreeBuilder:
             If there are none.
         """
         first = self._gather(each, owner, size_bytes)
-        complete = self._complete(each, owner, first)
+        complete = self.complete(each, owner, first)
         wants = [rank for rank in each.wants if rank not in complete]
         second = self._grow(tuple(complete), wants, size_bytes, self._extra_of(first, size_bytes))
         begun = [complete.get(self._topology.links[edge.link].src, ()) for edge in second]
@@ -191,8 +191,8 @@ class TreeBuilder:
         ]
         return (*first, *shifted)
 
-    def _complete(self, each: ChunkClass, owner: int, edges: Sequence[TreeEdge]) -> dict[int, tuple[int, ...]]:
-        """Ranks that hold all of a sum once it has come to its owner, and the messages that bring it there: the owner, and who only passed it on."""
+    def complete(self, each: ChunkClass, owner: int, edges: Sequence[TreeEdge]) -> dict[int, tuple[int, ...]]:
+        """Ranks that hold all of a sum once messages have brought it to its owner, and the last ones of these: the owner, and who only passed it on."""
         contributors = {rank for holders in each.terms for rank in holders}
         found: dict[int, tuple[int, ...]] = {}
         rank = owner

@@ -60,6 +60,16 @@ def test_a_sum_that_two_want_goes_on_from_its_owner(engine):
     assert is_near(found.schedule.makespan_us, 2.00008)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_rank_that_passed_a_sum_on_is_not_sent_it_again(engine):
+    """All of the sum comes to rank 2 through rank 1, which adds nothing; rank 3 hangs on rank 1 alone, and gets it from there."""
+    links = tuple(Link(a, b, 1.0, 10.0) for a, b in ((4, 0), (0, 1), (1, 2), (2, 1), (1, 3)))
+    topology = Topology("star", "test", (0,) * 5, (), links)
+    demand = demand_of(5, [{"bytes": MB, "adds": [0, 4], "wants": [2, 3]}])
+    found = solve(topology, demand, engine)
+    assert all((links[m.link].src, links[m.link].dst) != (2, 1) for m in found.schedule.messages)
+
+
 @pytest.mark.parametrize("engine", ["greedy", "steps"])
 def test_pieces_go_together_where_alphas_count(engine):
     """Three small chunks leave rank 0, of which two go on: one message over each link, 10 us, where each by itself takes 15."""
@@ -81,7 +91,7 @@ def test_a_linear_program_takes_the_cheap_links():
 @pytest.mark.parametrize("engine", ["milp", "steps"])
 def test_what_is_too_much_for_a_model_is_refused(engine):
     demand = demand_of(40, [{"bytes": 4, "holds": [r], "wants": [(r + 1) % 40, (r + 2) % 40]} for r in range(40)])
-    with pytest.raises(InputError, match="thousand pairs of chunks and links"):
+    with pytest.raises(InputError, match="for up to 4000 pairs of a piece and a link"):
         solve_demand(full(40), demand, QUICK, engine=engine)
 
 
