@@ -1,4 +1,4 @@
-"""ChunkTraffic that engines route: chunks of equal size, who has them, and who wants them; a collective is one such traffic."""
+"""Traffic that engines route: chunks of equal size, who has them, and who wants them; a collective is one such traffic."""
 
 from __future__ import annotations
 

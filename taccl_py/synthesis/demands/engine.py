@@ -146,7 +146,7 @@ def solve_demand(
     if classes and engine == AUTO:
         search.go_on(families)
     search.reorder()
-    if engine == CP or (engine == AUTO and search.is_far):
+    if classes and (engine == CP or (engine == AUTO and search.is_far)):
         search.solve(classes)
     if search.best is None:
         return DemandSynthesis.of(DemandSchedule(topology, demand, ()), bound, "copies", limits.seed)

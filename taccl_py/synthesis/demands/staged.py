@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
@@ -229,7 +229,7 @@ def _plans(
     far_us = _distances_us(topology)
     for count in method.counts:
         pieces = _pieces(demand, classes, count, far_us)
-        if len(pieces) * len(topology.links) > method.most_pairs:
+        if not pieces or len(pieces) * len(topology.links) > method.most_pairs:
             return
         plans = _Halves(topology, demand, pieces, whole_us, far_us).plans(
             method.solve, limits.within(deadline.left / 2)
@@ -248,16 +248,29 @@ def _distances_us(topology: Topology) -> list[list[float]]:
 def _pieces(
     demand: DataDemand, classes: Sequence[ChunkClass], count: int, far_us: Sequence[Sequence[float]]
 ) -> list[_StagedPiece]:
-    """Pieces of nearly the same size, so many of the largest class; those who want a sum complete it in turns."""
+    """Pieces of nearly the same size, so many of the largest class; those who want a sum complete it in turns. None where no rank can."""
     most_bytes = max(each.size_bytes for each in classes) / count
     found: list[_StagedPiece] = []
     for each in classes:
-        holders = {rank for term in each.terms for rank in term}
-        able = [rank for rank in each.wants if _may_complete(each, rank, far_us)] or list(each.wants)
-        owners = [rank for rank in able if rank in holders] or able
+        owners = _owners(each, far_us)
+        if not owners:
+            return []
         cut = each.cut(demand, max(1, round(each.size_bytes / most_bytes)))
         found += [_StagedPiece(parts, each, owners[number % len(owners)]) for number, parts in enumerate(cut)]
     return found
+
+
+def _owners(each: ChunkClass, far_us: Sequence[Sequence[float]]) -> list[int]:
+    """Ranks that may complete a sum: those who want it and add to it, else who want it, else any; of copies, which need none, those who want them."""
+    if not each.is_sum:
+        return list(each.wants)
+    holders = {rank for term in each.terms for rank in term}
+    adding = [rank for rank in each.wants if rank in holders]
+    for ranks in (adding, each.wants, range(len(far_us))):
+        able = [rank for rank in ranks if _may_complete(each, rank, far_us)]
+        if able:
+            return able
+    return []
 
 
 def _may_complete(each: ChunkClass, rank: int, far_us: Sequence[Sequence[float]]) -> bool:
@@ -328,7 +341,20 @@ class _Halves:
         return (owner,), tuple(dict.fromkeys(chosen))
 
     def _plan(self, sums: _Routing, copies: _Routing) -> DemandPlan:
-        """Messages of both halves: what a solver sends together is one message."""
+        """Messages of both halves: what a solver sends together is one message, unless messages would then wait for each other."""
+        try:
+            return self._planned(sums, copies, is_joint=True)
+        except CycleError:
+            return self._planned(sums, copies, is_joint=False)
+
+    def _planned(self, sums: _Routing, copies: _Routing, *, is_joint: bool) -> DemandPlan:
+        """Messages of both halves.
+
+        Raises
+        ------
+        CycleError
+            If messages wait for each other.
+        """
         parts: list[Part] = []
         chunks: list[tuple[int, ...]] = []
         for piece in self._pieces:
@@ -343,7 +369,8 @@ class _Halves:
             for index, edge in enumerate(edges[-1]):
                 is_copy = index >= len(first)
                 routed = (copies if is_copy else sums)[number][edge.link]
-                groups.setdefault((is_copy, routed.message, edge.link, edge.reduce), []).append((number, index))
+                message = routed.message if is_joint else number
+                groups.setdefault((is_copy, message, edge.link, edge.reduce), []).append((number, index))
         of_edge = {one: key for key, ones in groups.items() for one in ones}
         after = {
             key: {of_edge[number, before] for number, index in ones for before in edges[number][index].after} - {key}

@@ -70,6 +70,21 @@ def test_a_rank_that_passed_a_sum_on_is_not_sent_it_again(engine):
     assert all((links[m.link].src, links[m.link].dst) != (2, 1) for m in found.schedule.messages)
 
 
+@pytest.mark.parametrize("engine", [*ENGINES, "auto"])
+def test_a_sum_may_be_completed_where_nobody_wants_it(engine):
+    """Ranks 3 and 4 want it and have no link to each other or to anyone: rank 2 completes it, three messages of 64 bytes."""
+    links = tuple(Link(a, b, 1.0, 10.0) for a, b in ((0, 2), (1, 2), (2, 3), (2, 4)))
+    topology = Topology("fork", "test", (0,) * 5, (), links)
+    found = solve(topology, demand_of(5, [{"bytes": 64, "adds": [0, 1], "wants": [3, 4]}]), engine)
+    assert found.schedule.makespan_us <= 2.01
+
+
+def test_nothing_to_move_is_no_work_for_any_engine():
+    demand = demand_of(3, [{"bytes": 4, "holds": [0, 1], "wants": [0]}])
+    for engine in ("auto", "cp", "flow", *ENGINES):
+        assert solve(full(3), demand, engine).schedule.messages == ()
+
+
 @pytest.mark.parametrize("engine", ["greedy", "steps"])
 def test_pieces_go_together_where_alphas_count(engine):
     """Three small chunks leave rank 0, of which two go on: one message over each link, 10 us, where each by itself takes 15."""
