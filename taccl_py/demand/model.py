@@ -101,6 +101,8 @@ class DataChunk:
 
     def part(self, first: int, size_bytes: int) -> DataChunk:
         """So many bytes of it, from `first` on."""
+        if not first:
+            return DataChunk(size_bytes, self.terms, self.wants)
         terms = tuple(tuple(ChunkPlace(r, at + first) for r, at in term) for term in self.terms)
         return DataChunk(size_bytes, terms, tuple(ChunkPlace(r, at + first) for r, at in self.wants))
 

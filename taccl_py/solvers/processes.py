@@ -77,11 +77,6 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _kill_all() -> None:
-    for process in multiprocessing.active_children():
-        process.kill()
-
-
 class _UnnamedMain(ModuleType):
     """The main module without its name and file, for which a new process looks to run it again; all else is as there."""
 
@@ -123,6 +118,13 @@ class _Process(SpawnProcess):
 
 class _Context(SpawnContext):
     Process = _Process
+
+
+def _kill_all() -> None:
+    """End the processes that were started here; those that the program has started itself go on."""
+    for process in multiprocessing.active_children():
+        if isinstance(process, _Process):
+            process.kill()
 
 
 @contextmanager

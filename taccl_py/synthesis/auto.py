@@ -21,7 +21,6 @@ from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.race import DIED, EngineRun, RaceOutcome, Racer
 from taccl_py.synthesis.suggest import connection_sketches
 from taccl_py.synthesis.templates.site import TemplateSite
-from taccl_py.tolerances import CLOSE_TO_BOUND
 from taccl_py.topology.translations import translations_of
 
 
@@ -31,6 +30,9 @@ class Params:
 
     Attributes
     ----------
+    enough_gap
+        Part of the bound above it within which an answer ends the race, and the runs behind it that have begun: then no engine alone is
+        faster by more. Guess.
     least_process_seconds
         Seconds that must be left for other processes to be started once there is an answer; to start takes about as
         long. Guess.
@@ -83,6 +85,7 @@ class Params:
         ``hierarchy``, except for what one root has for all. Measured: 512 H800, AllGather of 1 MiB, 168.6 -> 14.3 us.
     """
 
+    enough_gap: float = 0.005
     least_process_seconds: float = 1.0
     least_leading_seconds: float = 3.0
     mending_part: float = 0.9
@@ -279,9 +282,15 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
     reasons: set[str] = set()
     answering: set[str] = set()
 
+    def is_enough(outcome: RaceOutcome) -> bool:
+        """True if nothing is much faster; what an engine proves counts for that."""
+        answer = outcome.synthesis
+        enough_us = _raised(bound, [outcome]).time_us * (1 + PARAMS.enough_gap)
+        return answer is not None and answer.schedule.makespan_us <= enough_us
+
     def has_closed_the_gap(racer: Racer, runs: list[EngineRun]) -> bool:
         nonlocal bound
-        outcomes = racer.race([replace(run, bound=bound) for run in runs], events)
+        outcomes = racer.race([replace(run, bound=bound) for run in runs], events, is_enough)
         bound = _raised(bound, outcomes)
         reasons.update(outcome.reason for outcome in outcomes)
         answers.extend(
@@ -293,7 +302,7 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
         answers.sort(key=lambda answer: answer.schedule.makespan_us)
         if answers:
             events.incumbent(answers[0].schedule.makespan_us)
-        return bool(answers) and answers[0].schedule.makespan_us <= bound.time_us * (1 + CLOSE_TO_BOUND)
+        return bool(answers) and answers[0].schedule.makespan_us <= bound.time_us * (1 + PARAMS.enough_gap)
 
     def race_for_the_rest(runs: list[EngineRun]) -> None:
         left = replace(options, limits=limits.within(deadline.left))

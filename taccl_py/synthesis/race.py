@@ -51,6 +51,7 @@ class Params:
 PARAMS = Params()
 
 _NO_TIME = "no time was left"
+_NOT_NEEDED = "a run before it was enough"
 DIED = "a process of the race died, perhaps for want of memory, or was given up as it did not end in time"
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -88,6 +89,11 @@ class RaceOutcome:
     reason: str = ""
 
 
+def _never(_: object) -> bool:
+    """Of no result: all runs are needed."""
+    return False
+
+
 class Racer:
     """Carries out runs on several processes, which live as long as this object's context."""
 
@@ -109,11 +115,12 @@ class Racer:
         self._options, self._seconds, self._workers = options, seconds_per_run, workers
         self._deadline = options.limits.deadline()
         self._processes: Workers | None = None
+        self._is_ended = False
 
     @property
     def over(self) -> bool:
-        """True if no time is left or the user said stop."""
-        return self._deadline.left <= 0 or self._options.limits.stop.is_set()
+        """True if no time is left, the user said stop, or the processes were ended as an outcome was enough."""
+        return self._is_ended or self._deadline.left <= 0 or self._options.limits.stop.is_set()
 
     @contextmanager
     def running(self) -> Iterator[Racer]:
@@ -131,37 +138,50 @@ class Racer:
         found._processes = self._processes
         return found
 
-    def race(self, runs: Sequence[EngineRun], events: Events) -> list[RaceOutcome]:
-        """Carry out runs; those that were not begun in time have no answer."""
-        return self.race_for(_as_it_is, runs, events)
+    def race(
+        self, runs: Sequence[EngineRun], events: Events, is_enough: Callable[[RaceOutcome], bool] = _never
+    ) -> list[RaceOutcome]:
+        """Carry out runs; those that were not begun in time, and those that come behind one whose outcome is enough, have no answer."""
+        return self.race_for(_as_it_is, runs, events, is_enough)
 
     def race_for(
-        self, use: Callable[[RaceOutcome], _Result], runs: Sequence[EngineRun], events: Events
+        self,
+        use: Callable[[RaceOutcome], _Result],
+        runs: Sequence[EngineRun],
+        events: Events,
+        is_enough: Callable[[_Result], bool] = _never,
     ) -> list[_Result]:
         """Carry out runs, and in the same processes what is made of each outcome by a function that can be sent there."""
         if self.over:  # processes take some runs even so
             return [use(RaceOutcome(run, None, _NO_TIME)) for run in runs]
         options = replace(self._options, limits=self._options.limits.within(self._seconds))
         if self._processes is None:
-            found = self._one_by_one(use, runs, options, events)
+            found = self._one_by_one(use, runs, options, events, is_enough)
         else:
             futures = [self._processes.submit(_carry_out, run, options, use) for run in runs]
-            self._await(self._processes, futures, events)
+            self._await(self._processes, futures, events, is_enough)
             found = [_carried(use, run, future) for run, future in zip(runs, futures, strict=True)]
-        if not options.limits.by_work:
-            return [each.result for each in found]
-        begun, end = starts_on(PARAMS.processors, [each.seconds for each in found])
-        late = [start >= self._deadline.left for start in begun]
-        count_seconds(end)
-        return [
-            use(RaceOutcome(run, None, _NO_TIME)) if is_late else each.result
-            for run, each, is_late in zip(runs, found, late, strict=True)
-        ]
+            found = found[: _needed([each.result for each in found], is_enough)]
+        results = [each.result for each in found]
+        if options.limits.by_work:
+            begun, end = starts_on(PARAMS.processors, [each.seconds for each in found])
+            left = self._deadline.left
+            count_seconds(end)
+            results = [
+                use(RaceOutcome(run, None, _NO_TIME)) if start >= left else result
+                for run, result, start in zip(runs, results, begun, strict=False)
+            ]
+        return [*results, *(use(RaceOutcome(run, None, _NOT_NEEDED)) for run in runs[len(found) :])]
 
     def _one_by_one(
-        self, use: Callable[[RaceOutcome], _Result], runs: Sequence[EngineRun], options: Options, events: Events
+        self,
+        use: Callable[[RaceOutcome], _Result],
+        runs: Sequence[EngineRun],
+        options: Options,
+        events: Events,
+        is_enough: Callable[[_Result], bool],
     ) -> list[_Carried[_Result]]:
-        """Carry out runs in this process."""
+        """Carry out runs in this process, up to one whose result is enough."""
         found: list[_Carried[_Result]] = []
         for run in runs:
             limits = options.limits
@@ -175,6 +195,8 @@ class Racer:
             if not limits.by_work:
                 limits = limits.within(self._deadline.left)
             found.append(_carry_out(run, replace(options, limits=limits), use))
+            if is_enough(found[-1].result):
+                break
         return found
 
     def spread(self, function: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
@@ -205,15 +227,30 @@ class Racer:
         count_seconds(_of_last(results) / PARAMS.processors)
         return [result for result, _ in results]
 
-    def _await(self, processes: Workers, futures: Sequence[Future[_Carried[_Result]]], events: Events) -> None:
-        """Wait for all; when time is up or the user says stop, cancel what waits and let what runs come to its end, if that is soon."""
+    def _await(
+        self,
+        processes: Workers,
+        futures: Sequence[Future[_Carried[_Result]]],
+        events: Events,
+        is_enough: Callable[[_Result], bool],
+    ) -> None:
+        """Wait for all, or for one that is enough and those before it, which ends the processes.
+
+        When time is up or the user says stop, cancel what waits and let what runs come to its end, if that is soon.
+        """
         pending = set(futures)
         over_since: float | None = None
         while pending:
             events.stage(f"race: {len(futures) - len(pending)} of {len(futures)} runs")
             ready, pending = wait(pending, COMMON.poll_seconds, FIRST_COMPLETED)
             self._has_answer |= any(future.exception() is None and future.result().is_answer for future in ready)
-            if self._options.limits.by_work and self._is_late(list(takewhile(Future.done, futures))):
+            done = list(takewhile(Future.done, futures))
+            known = [future.result().result for future in done if not future.cancelled() and future.exception() is None]
+            if pending and any(map(is_enough, known)):
+                self._is_ended = True
+                processes.abandon()
+                return
+            if self._options.limits.by_work and self._is_late(done):
                 pending = {future for future in pending if not future.cancel()}
             if self.over:
                 processes.stop()
@@ -241,6 +278,11 @@ class _Carried(Generic[_Result]):
     result: _Result
     is_answer: bool
     seconds: float = 0.0
+
+
+def _needed(results: Sequence[_Result], is_enough: Callable[[_Result], bool]) -> int:
+    """How many results there are up to the first one that is enough."""
+    return next((number for number, result in enumerate(results, 1) if is_enough(result)), len(results))
 
 
 def _as_it_is(outcome: RaceOutcome) -> RaceOutcome:

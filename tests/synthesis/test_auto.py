@@ -202,7 +202,7 @@ def test_broadcast_between_nodes_that_have_no_rail_in_common_goes_along_trees(mo
     monkeypatch.setattr(auto, "searching_runs", lambda _: [])
     monkeypatch.setattr(auto, "second_runs", lambda _: [])
     race = Racer.race
-    monkeypatch.setattr(Racer, "race", lambda self, runs, events: raced.append(runs) or race(self, runs, events))
+    monkeypatch.setattr(Racer, "race", lambda self, runs, *rest: raced.append(runs) or race(self, runs, *rest))
     answer = synthesize_auto(demand, Options(limits=Limits(seconds=2.0, workers=1, by_work=True)), Events())
     found = [[run.engine for run in runs] for runs in raced if runs]
     assert found == [["hierarchy"], ["templates", "trees", "greedy"]]
@@ -218,7 +218,7 @@ def test_where_hierarchy_finds_nothing_what_was_left_out_is_tried(monkeypatch):
     assert {run.engine for run in left_out_runs(demand)} == {"templates", "trees"}
     raced = []
     race = Racer.race
-    monkeypatch.setattr(Racer, "race", lambda self, runs, events: raced.append(runs) or race(self, runs, events))
+    monkeypatch.setattr(Racer, "race", lambda self, runs, *rest: raced.append(runs) or race(self, runs, *rest))
     synthesize_auto(demand, Options(limits=Limits(seconds=4.0, workers=1)), Events())
     assert [{run.engine for run in runs} for runs in raced] == [
         {"hierarchy"},

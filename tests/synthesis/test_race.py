@@ -157,3 +157,31 @@ def test_by_work_a_run_that_would_begin_too_late_has_no_answer(monkeypatch):
     outcomes = Racer(Options(limits=limits), 6.0, 1).race(runs, Events())
     assert [outcome.reason for outcome in outcomes] == ["", "", "", "", "no time was left"]
     assert work_seconds() - before == pytest.approx(8.0, abs=0.5)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_runs_behind_one_that_is_enough_are_not_needed(monkeypatch, workers):
+    """However long they would take, and however good those before are; two processes would else sleep for minutes."""
+    monkeypatch.setattr("taccl_py.synthesis.race._carry_out", _sleep_unless_quick)
+    sizes = {"small": 1e3, "enough": 1e6, "large": 64e6}
+    runs = [EngineRun("templates", Demand(RING, Kind.ALLGATHER, size)) for size in sizes.values()]
+    runs.insert(2, EngineRun("milp", runs[0].demand))
+    begun = time.monotonic()
+    with Racer(Options(limits=Limits(seconds=150.0)), 150.0, workers).running() as racer:
+        outcomes = racer.race(
+            runs, Events(), lambda outcome: outcome.synthesis is not None and outcome.run.demand.size_bytes == 1e6
+        )
+        assert racer.over == (workers == 2)
+    assert [outcome.run for outcome in outcomes] == runs
+    assert [outcome.reason for outcome in outcomes] == ["", "", *["a run before it was enough"] * 2]
+    assert time.monotonic() - begun < 90
+
+
+def test_by_work_what_is_not_needed_is_not_counted(monkeypatch):
+    """Four seconds each on two processors, of which the third is enough: it begins at 4, and ends at 8."""
+    monkeypatch.setattr("taccl_py.synthesis.race.load_engine", _counting_engine)
+    runs = [EngineRun("templates", Demand(RING, Kind.ALLGATHER, 1e6 * n)) for n in range(1, 6)]
+    before = work_seconds()
+    racer = Racer(Options(limits=Limits(seconds=60.0, by_work=True)), 60.0, 1)
+    racer.race(runs, Events(), lambda outcome: outcome.run == runs[2])
+    assert work_seconds() - before == pytest.approx(8.0, abs=0.5)
