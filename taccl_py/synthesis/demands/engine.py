@@ -39,6 +39,7 @@ from taccl_py.synthesis.demands.packing import pack_demand
 from taccl_py.synthesis.demands.params import PARAMS
 from taccl_py.synthesis.demands.plan import DemandPlan
 from taccl_py.synthesis.engine import Events, Proof
+from taccl_py.tolerances import CLOSE_TO_BOUND
 from taccl_py.topology.model import Topology
 from taccl_py.units import relative_gap
 
@@ -186,6 +187,15 @@ class _DemandSearch:
             self._over() or self.best.makespan_us <= self._bound.time_us * (1 + self._near_gap)
         )
 
+    @property
+    def is_settled(self) -> bool:
+        """True if a good part of the budget is spent, and predictions are off by more than the best schedule is from the bound."""
+        return (
+            self.best is not None
+            and self.best.makespan_us <= self._bound.time_us * (1 + CLOSE_TO_BOUND)
+            and self._deadline.left <= PARAMS.settling * self._limits.seconds
+        )
+
     def even_out(self) -> None:
         """Take note that NICs of a large demand have been evened out, beside which trees and the schedule of a collective gain little."""
         self._near_gap = PARAMS.evened_gap
@@ -199,6 +209,10 @@ class _DemandSearch:
         for name, family in families:
             last_us = math.inf
             for found in family:
+                if self.is_settled:
+                    return
+                if self.best is not None and isinstance(found, DemandPlan) and found.least_us >= self.best.makespan_us:
+                    continue
                 schedule = found.timed() if isinstance(found, DemandPlan) else found
                 self._seen.append(schedule)
                 if schedule.makespan_us >= last_us * (1 - PARAMS.least_step):

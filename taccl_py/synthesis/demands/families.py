@@ -76,7 +76,7 @@ class PlanFamilies:
             if not fits_exactly(self.topology, self.classes, count):
                 return
             for shortness in PARAMS.shortness:
-                yield TREES, islice(self._trees((count,) * len(self.classes), shortness), 1)
+                yield TREES, islice(self._trees(self._pieces_by((count,) * len(self.classes), shortness)), 1)
             if can_flood(self.classes):
                 schedule = flooded(self.topology, self.demand, self.classes, count)
                 yield GREEDY, iter([schedule] if schedule is not None else [])
@@ -168,8 +168,12 @@ class PlanFamilies:
         """Trees of the packing, in smaller and smaller pieces; any number of them may be the best."""
         if self.packing is None:
             return
+        before: list[RoutedPiece] = []
         for count in PARAMS.packing_pieces:
             pieces = packed_pieces(self.topology, self.demand, self.classes, self.packing, self.whole_us / count)
+            if pieces == before:
+                continue
+            before = pieces
             plan = plan_of(self.topology, self.demand, pieces)
             yield FLOW, iter([plan])
             if len(plan.messages) > PARAMS.most_justified:
@@ -179,19 +183,28 @@ class PlanFamilies:
         """Trees by the loads of links and ports, for several numbers of pieces and weights of length."""
         links = self.topology.resources_of
         rates_us = sorted({self.topology.resource_cost[r][1] for resources in links for r in resources} - {0.0})
-        slowest_us = min(rates_us[-1], PARAMS.slowest_factor * rates_us[0]) if rates_us else 0.0
+        largest_bytes = max(each.size_bytes for each in self.classes)
+        usual_us = self.whole_us / (largest_bytes / BYTES_PER_MB)
+        slowest_us = min(rates_us[-1], PARAMS.slowest_factor * max(rates_us[0], usual_us)) if rates_us else 0.0
         tried: set[tuple[tuple[int, ...], float]] = set()
+        found: list[list[RoutedPiece]] = []
         for count in PARAMS.trees:
             for shortness in PARAMS.shortness:
                 wished = [_pieces_of(each, slowest_us, self.whole_us / count) for each in self.classes]
                 pieces = _few(wished, PARAMS.most_looks // len(links))
                 if (pieces, shortness) not in tried:
                     tried.add((pieces, shortness))
-                    yield TREES, self._trees(pieces, shortness)
+                    routed = self._pieces_by(pieces, shortness)
+                    if routed not in found:
+                        found.append(routed)
+                        yield TREES, self._trees(routed)
 
-    def _trees(self, pieces: tuple[int, ...], shortness: float) -> Iterator[DemandPlan]:
+    def _pieces_by(self, pieces: tuple[int, ...], shortness: float) -> list[RoutedPiece]:
+        """So many pieces of every class on trees of a weight of length."""
+        return route_pieces(self.topology, self.demand, self.classes, pieces, self.whole_us, shortness)
+
+    def _trees(self, routed: Sequence[RoutedPiece]) -> Iterator[DemandPlan]:
         """Plans over the same trees, with more and more pieces that follow each other on each tree."""
-        routed = route_pieces(self.topology, self.demand, self.classes, pieces, self.whole_us, shortness)
         messages = sum(len(piece.edges) for piece in routed)
         for parts in PARAMS.pieces:
             if parts > 1 and parts * messages > PARAMS.most_messages:

@@ -20,7 +20,8 @@ class Params:
     pieces
         Pieces that follow each other on each tree. Guess.
     slowest_factor
-        Links that are so many times slower than the fastest one or port do not make pieces smaller: what they carry is little. Guess.
+        Links that are so many times slower than the fastest one or port, and than one on which the largest class takes as long as everything, do
+        not make pieces smaller: what they carry is little. Guess.
     shortness
         Weights of a tree's length in time. Guess.
     most_listed
@@ -63,6 +64,8 @@ class Params:
         Messages of a flood times links that are looked at for each. Guess.
     least_step
         Part of the time that a plan with more pieces has to gain. Guess.
+    settling
+        Part of the budget that may be left where the best schedule is so close to the bound that predictions are off by more. Guess.
     enough_gap
         Part of the bound above it within which the search ends. Guess.
     large_near_gap
@@ -76,7 +79,8 @@ class Params:
     many_messages
         Messages of which only one order is tried. Guess.
     most_justified
-        Messages of a plan up to which they are moved to gaps that earlier ones leave. Guess.
+        Messages of a plan up to which they are moved to gaps that earlier ones leave. Measured: bench section demands, AllToAllv on random
+        machine 6, whose plans have 3009 messages, effort quick, 2645 -> 2184 us.
     more_attempts
         Random changes of the best plan, as times those of a plan of trees of a collective. Guess.
     reordering
@@ -157,12 +161,13 @@ class Params:
     floods: tuple[int, ...] = (1, 2, 4, 6, 8)
     most_flooded: int = 2_000_000
     least_step: float = 1e-6
+    settling: float = 0.5
     enough_gap: float = 5e-4
     large_near_gap: float = 0.05
     few_exchanges: int = 1000
     planned_pairs: int = 4000
     many_messages: int = 50_000
-    most_justified: int = 3_000
+    most_justified: int = 6_000
     more_attempts: float = 100.0
     reordering: float = 0.5
     packing_pieces: tuple[int, ...] = (1, 8, 16, 32, 64, 128)

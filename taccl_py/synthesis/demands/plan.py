@@ -41,6 +41,11 @@ class DemandPlan:
     messages: tuple[PlannedMessage, ...]
     is_ordered: bool = False
 
+    @property
+    def least_us(self) -> float:
+        """Time for which the fullest link or port is busy, which no order shortens."""
+        return max(self._costs.loads_us(self.topology.num_resources), default=0.0)
+
     def timed(self) -> DemandSchedule:
         """Schedule with the best of a few orders in which links and ports serve the messages."""
         return self._at(self._starts())
@@ -61,12 +66,18 @@ class DemandPlan:
         """Starts by the best of a few rules; those of few messages are then justified."""
         only = _as_planned if self.is_ordered else _by_tail
         rules = _RULES if len(self.messages) <= PARAMS.many_messages else (only,)
-        found = [dispatch_plan(self.topology, self.messages, rule(self, self._costs), self._costs) for rule in rules]
+        orders = dict.fromkeys(_in_order(rule(self, self._costs)) for rule in rules)
+        found = [dispatch_plan(self.topology, self.messages, order, self._costs) for order in orders]
         best = min(found, key=lambda start_us: makespan_us(start_us, self._costs))
         return self._line.justified(best) if len(self.messages) <= PARAMS.most_justified else best
 
     def _at(self, start_us: Sequence[float]) -> DemandSchedule:
         return DemandSchedule(self.topology, self.demand, timed_messages(self.messages, start_us, self._costs))
+
+
+def _in_order(priority: _Priority) -> tuple[int, ...]:
+    """Numbers of messages, the smallest priority first, and of equal ones the first."""
+    return tuple(sorted(range(len(priority)), key=priority.__getitem__))
 
 
 def _by_tail(plan: DemandPlan, costs: MessageCosts) -> _Priority:

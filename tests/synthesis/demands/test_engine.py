@@ -264,7 +264,8 @@ def test_pieces_are_cut_as_long_as_their_messages_are_few(monkeypatch, most, pla
     monkeypatch.setattr(families, "PARAMS", replace(families.PARAMS, most_messages=most))
     demand = demand_of(3, [{"bytes": MB, "holds": [0], "wants": [2]}])
     line = Topology("line", "test", (0,) * 3, (), (Link(0, 1, 0.5, 20.0), Link(1, 2, 0.5, 20.0)))
-    found = families.PlanFamilies(line, demand, classes_of(demand), 1.0, None)._trees((1,), 1.0)
+    made = families.PlanFamilies(line, demand, classes_of(demand), 1.0, None)
+    found = made._trees(made._pieces_by((1,), 1.0))
     assert [len(schedule.messages) for schedule in found] == [2, 8, 32][:plans]
 
 
