@@ -35,11 +35,11 @@ def cheapest_arborescence(count: int, tail: IntArray, head: IntArray, cost: Floa
 def _cheapest(count: int, tail: IntArray, head: IntArray, cost: FloatArray, root: int) -> IntArray | None:
     """The same, where no arc goes into the root or is a loop."""
     order = np.lexsort((tail, cost, head))
-    entered, first = np.unique(head[order], return_index=True)
-    if len(entered) < count - 1:
+    first = order[_first_of_equal(head[order])]
+    if len(first) < count - 1:
         return None
     into: IntArray = np.full(count, -1, dtype=np.int64)
-    into[entered] = order[first]
+    into[head[first]] = first
     parent = np.where(into >= 0, tail[into], root) if len(tail) else into + 1 + root
     label = _components(parent, root)
     if label is None:
@@ -61,9 +61,13 @@ def _cheapest_between(label: IntArray, tail: IntArray, head: IntArray, cost: Flo
     """The cheapest arc from each component to each other one but the root's."""
     pair = label[head] * (int(label.max()) + 1) + label[tail]
     order = np.lexsort((tail, head, cost, pair))
-    _, first = np.unique(pair[order], return_index=True)
-    arcs: IntArray = order[first]
+    arcs: IntArray = order[_first_of_equal(pair[order])]
     return np.asarray(arcs[(label[tail[arcs]] != label[head[arcs]]) & (label[head[arcs]] != root)], dtype=np.int64)
+
+
+def _first_of_equal(ordered: IntArray) -> IntArray:
+    """Places in an ascending array where a new value begins."""
+    return np.flatnonzero(np.diff(ordered, prepend=-1))
 
 
 def _components(parent: IntArray, root: int) -> IntArray | None:
@@ -72,7 +76,10 @@ def _components(parent: IntArray, root: int) -> IntArray | None:
     ancestor = parent
     for _ in range(count.bit_length()):
         ancestor = ancestor[ancestor]
-    cyclic = np.setdiff1d(ancestor, [root]).tolist()
+    is_ancestor = np.zeros(count, dtype=np.bool_)
+    is_ancestor[ancestor] = True
+    is_ancestor[root] = False
+    cyclic = np.flatnonzero(is_ancestor).tolist()
     if not cyclic:
         return None
     above, label = parent.tolist(), [-1] * count

@@ -144,9 +144,9 @@ def solve_demand(
             path="command line",
             field="--engine",
         )
+    search.reorder()
     if classes and engine == AUTO:
         search.go_on(families)
-    search.reorder()
     if classes and (engine == CP or (engine == AUTO and search.is_far)):
         search.solve(classes)
     if search.best is None:

@@ -167,12 +167,15 @@ def halvings(
     planner = _Planner.of(cluster, shard_bytes)
     if planner is None:
         return
-    shapes = sorted(
-        _shapes(cluster, insides), key=lambda shape: schedule_stages(planner.stages(shape, planner.guess(shape)))
+    guessed = sorted(
+        ((schedule_stages(planner.stages(shape, planner.guess(shape))), shape) for shape in _shapes(cluster, insides)),
+        key=lambda each: each[0],
     )
     over = limits.countdown()
     sized: list[Sized] = []
-    for shape in shapes[: PARAMS.most_halvings_sized]:
+    for guess_us, shape in guessed[: PARAMS.most_halvings_sized]:
+        if guess_us > PARAMS.halving_guess_factor * guessed[0][0]:
+            break
         sized.append(planner.sized(shape, limits))
         if over():
             break
