@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from taccl_py.collective import Kind
 from taccl_py.errors import LimitReached, TacclError
@@ -282,15 +283,9 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
     reasons: set[str] = set()
     answering: set[str] = set()
 
-    def is_enough(outcome: RaceOutcome) -> bool:
-        """True if nothing is much faster; what an engine proves counts for that."""
-        answer = outcome.synthesis
-        enough_us = _raised(bound, [outcome]).time_us * (1 + PARAMS.enough_gap)
-        return answer is not None and answer.schedule.makespan_us <= enough_us
-
     def has_closed_the_gap(racer: Racer, runs: list[EngineRun]) -> bool:
         nonlocal bound
-        outcomes = racer.race([replace(run, bound=bound) for run in runs], events, is_enough)
+        outcomes = racer.race([replace(run, bound=bound) for run in runs], events, partial(_is_enough, bound))
         bound = _raised(bound, outcomes)
         reasons.update(outcome.reason for outcome in outcomes)
         answers.extend(
@@ -302,7 +297,7 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
         answers.sort(key=lambda answer: answer.schedule.makespan_us)
         if answers:
             events.incumbent(answers[0].schedule.makespan_us)
-        return bool(answers) and answers[0].schedule.makespan_us <= bound.time_us * (1 + PARAMS.enough_gap)
+        return bool(answers) and _is_close(answers[0], bound)
 
     def race_for_the_rest(runs: list[EngineRun]) -> None:
         left = replace(options, limits=limits.within(deadline.left))
@@ -344,6 +339,15 @@ def _late_answer(quick: list[EngineRun], demand: Demand, options: Options, event
         with suppress(TacclError):
             return _signed(load_engine(run.engine)(run.demand, options, events), run, options.limits.seed)
     return load_engine("milp")(demand, options, events)
+
+
+def _is_enough(bound: Bound, outcome: RaceOutcome) -> bool:
+    """True if nothing is much faster than what a run found, by the bound or a better one that it proved."""
+    return outcome.synthesis is not None and _is_close(outcome.synthesis, _raised(bound, [outcome]))
+
+
+def _is_close(answer: Synthesis, bound: Bound) -> bool:
+    return answer.schedule.makespan_us <= bound.time_us * (1 + PARAMS.enough_gap)
 
 
 def _raised(bound: Bound, outcomes: list[RaceOutcome]) -> Bound:
