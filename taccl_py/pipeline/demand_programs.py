@@ -162,8 +162,8 @@ def refuse_runtime(runtime: str) -> LoweringError:
     """Return the error that a runtime takes no demand, with the reason."""
     title = RUNTIMES[runtime].title
     return LoweringError(
-        f"{title} selects files by the collective that is called, and no call is for a demand, so it would never use one; lower it for "
-        f"{' or '.join(target.runtime for target in DEMAND_TARGETS)}",
+        f"{title} selects files by the collective that is called, and no call is for a demand, so it would never use one; lower it to a "
+        f"plan for {MSCCLPP.title} (mscclpp-json), or for {LEGACY.title} (runtime {LEGACY.name})",
         runtime=runtime,
         limit="collective",
     )

@@ -467,6 +467,29 @@ def test_counts_and_reshardings_become_programs_too(capsys, tmp_path):
         assert run_here(capsys, "check", folder).code == 0
 
 
+@pytest.mark.parametrize(
+    ("runtime", "code", "reason"),
+    [
+        ("executor", 5, "selects files by the collective that is called, and no call is for a demand"),
+        ("rccl", 5, "selects files by the collective that is called, and no call is for a demand"),
+        (
+            "legacy",
+            2,
+            "programs of a demand are for MSCCL++ and for legacy MSCCL, both beside the schedule; leave it out",
+        ),
+        (
+            "mscclpp",
+            2,
+            "programs of a demand are for MSCCL++ and for legacy MSCCL, both beside the schedule; leave it out",
+        ),
+    ],
+)
+def test_a_runtime_for_a_demand_is_refused_with_the_reason(capsys, mine, runtime, code, reason):
+    done = synth(capsys, "full:4", mine, "--runtime", runtime)
+    assert done.code == code
+    assert reason in done.sentence
+
+
 @pytest.mark.slow
 def test_lower_says_who_takes_a_demand_and_who_does_not(capsys, tmp_path, mine):
     out = tmp_path / "schedule.json"
@@ -474,7 +497,10 @@ def test_lower_says_who_takes_a_demand_and_who_does_not(capsys, tmp_path, mine):
     for runtime in ("executor", "rccl"):
         done = run_here(capsys, "lower", out, "--runtime", runtime, "-o", tmp_path / "x.xml")
         assert done.code == 5
-        assert "would never use one; lower it for mscclpp or legacy" in done.sentence
+        assert (
+            "would never use one; lower it to a plan for MSCCL++ (mscclpp-json), or for legacy MSCCL (runtime legacy)"
+            in done.sentence
+        )
     for words in (("--runtime", "legacy"), ("--to", "mscclpp-json")):
         assert run_here(capsys, "lower", out, *words, "-o", tmp_path / "x").code == 0
         assert run_here(capsys, "check", tmp_path / "x", "--demand", mine).code == 0
