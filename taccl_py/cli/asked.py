@@ -135,34 +135,16 @@ def refuse_others(known: Sequence[str], what: str) -> None:
     ------
     InputError
         If there are any.
-    LoweringError
-        If one is a runtime that never uses the program of a demand.
     """
     context = click.get_current_context()
     for parameter in context.command.params:
         name = parameter.name or ""
         if name not in known and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            if name == "runtime":
-                _refuse_runtime(context.params[name])
             raise InputError(
                 f"is for the eight collectives, and {what} is a demand; leave it out",
                 path="command line",
                 field=parameter.opts[0],
             )
-
-
-def _refuse_runtime(runtime: str) -> None:
-    """Refuse a runtime: it never uses the program of a demand, or has its program in any case."""
-    from taccl_py.pipeline.demand_programs import DEMAND_TARGETS, refuse_runtime
-    from taccl_py.runtimes import LEGACY, MSCCLPP, RUNTIMES
-
-    if runtime in RUNTIMES and all(target.runtime != runtime for target in DEMAND_TARGETS):
-        raise refuse_runtime(runtime)
-    raise InputError(
-        f"programs of a demand are for {MSCCLPP.title} and for {LEGACY.title}, both beside the schedule; leave it out",
-        path="command line",
-        field="--runtime",
-    )
 
 
 def make_asked_demand(values: dict[str, Any], num_ranks: int) -> DataDemand:

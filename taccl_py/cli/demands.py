@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from taccl_py.api.policy import AUTO, DEMAND_LIMIT_S, budget
 from taccl_py.cli.asked import FORMULA_OPTIONS, make_asked_demand, refuse_others
@@ -58,10 +59,27 @@ _SYNTH = (*_MACHINE, *_FORMULA, "engine", "effort", "time_limit", "output", "pro
 def synth_demand(values: dict[str, Any], output: Path | None, *, as_json: bool) -> None:
     """Synthesize for a demand, and write its files."""
     asked = values["collective"]
+    _refuse_runtime(values["runtime"])
     refuse_others(_degradations(_SYNTH), str(asked.variable or asked.file))
     _require_output(output)
     topology = _machine(values)
     _search(topology, make_asked_demand(values, topology.num_ranks), values, output, as_json=as_json)
+
+
+def _refuse_runtime(runtime: str) -> None:
+    """Refuse a runtime that was given: it never uses the program of a demand, or has its program in any case."""
+    from taccl_py.pipeline.demand_programs import DEMAND_TARGETS, refuse_runtime
+    from taccl_py.runtimes import LEGACY, MSCCLPP, RUNTIMES
+
+    if click.get_current_context().get_parameter_source("runtime") is not ParameterSource.COMMANDLINE:
+        return
+    if runtime in RUNTIMES and all(target.runtime != runtime for target in DEMAND_TARGETS):
+        raise refuse_runtime(runtime)
+    raise InputError(
+        f"programs of a demand are for {MSCCLPP.title} and for {LEGACY.title}, both beside the schedule; leave it out",
+        path="command line",
+        field="--runtime",
+    )
 
 
 def bound_demand(values: dict[str, Any], *, as_json: bool) -> None:
