@@ -49,7 +49,7 @@ class ChunkBlocks:
         place = self._place
         blocks = tuple(place[chunk] for chunk in message.chunks if chunk in place)
         lead = frozenset(place[chunk] for chunk in message.lead if chunk in place)
-        return replace(message, chunks=blocks, lead=lead)
+        return UntimedMessage(message.link, blocks, message.start, message.end, message.reduce, lead, message.packed)
 
     def size(self, blocks: Iterable[int]) -> int:
         """Number of chunks of some blocks."""

@@ -6,7 +6,6 @@ chunks are at the sender and its link and ports have served the messages planned
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from itertools import accumulate
 
 from taccl_py.collective import Collective
 from taccl_py.schedule.blocks import ChunkBlocks
+from taccl_py.schedule.dispatch import Use, dispatch_starts
 from taccl_py.schedule.ir import Message, Schedule, block_borders, rounding_us
 from taccl_py.schedule.layout import UntimedMessage, choose_scratch, contiguous_runs
 from taccl_py.topology.model import Topology
@@ -87,7 +87,7 @@ def _sizes_bytes(chunk_bytes: float, untimed: Sequence[UntimedMessage]) -> list[
 
 def plan_order(untimed: Sequence[UntimedMessage]) -> list[int]:
     """Positions of messages in the order in which links and ports serve them."""
-    return sorted(range(len(untimed)), key=lambda i: (untimed[i].start, i))
+    return sorted(range(len(untimed)), key=[message.start for message in untimed].__getitem__)
 
 
 def find_deliveries(topology: Topology, untimed: Sequence[UntimedMessage]) -> list[set[int]]:
@@ -105,16 +105,20 @@ def find_deliveries(topology: Topology, untimed: Sequence[UntimedMessage]) -> li
         for arrivals in (brings[dst], stores[dst]) if adds and not untimed[i].reduce else (brings[dst],):
             for chunk in untimed[i].chunks:
                 arrivals[chunk].append(i)
-    whole_us = max((abs(message.end) for message in untimed), default=0.0)
+    ends = [message.end for message in untimed]
+    whole_us = max(map(abs, ends), default=0.0)
     found = []
     for message in untimed:
         link = topology.links[message.link]
         latest = message.start + rounding_us(message.start, whole_us)
-        lists = [brings[link.src].get(chunk, ()) for chunk in message.chunks]
+        held = brings[link.src]
+        lists = [held[chunk] for chunk in message.chunks if chunk in held]
         if message.reduce:
-            lists += [stores[link.dst].get(chunk, ()) for chunk in message.chunks]
-        candidates = set[int]().union(*lists)
-        found.append({j for j in candidates if untimed[j].end <= latest})
+            held = stores[link.dst]
+            lists += [held[chunk] for chunk in message.chunks if chunk in held]
+        # There are very many, most of which wait for one message or for none.
+        candidates = lists[0] if len(lists) == 1 else set[int]().union(*lists)
+        found.append({j for j in candidates if ends[j] <= latest})
     return found
 
 
@@ -123,7 +127,10 @@ def _without_companions(untimed: Sequence[UntimedMessage]) -> Sequence[UntimedMe
     if sum(len(message.chunks) for message in untimed) < 2 * len(untimed):
         return untimed
     firsts = set(block_borders({message.chunks for message in untimed}))
-    return [replace(each, chunks=tuple(filter(firsts.__contains__, each.chunks))) for each in untimed]
+    return [
+        UntimedMessage(m.link, tuple(filter(firsts.__contains__, m.chunks)), m.start, m.end, m.reduce, m.lead, m.packed)
+        for m in untimed
+    ]
 
 
 @dataclass(frozen=True)
@@ -207,7 +214,7 @@ class _ScheduleClock:
     def earliest(self, i: int, ready_us: float) -> float:
         """Earliest start of a message that is ready then: its link and ports are free."""
         start = ready_us
-        for resource in self.lasting[i].resources:
+        for resource, _ in self.lasting[i].uses:
             free_us = self.free_us[resource]
             if free_us > start:
                 start = free_us
@@ -216,7 +223,7 @@ class _ScheduleClock:
     def send(self, i: int, start: float) -> None:
         """Send a message."""
         lasting = self.lasting[i]
-        for resource, occupied_us in zip(lasting.resources, lasting.occupied_us, strict=True):
+        for resource, occupied_us in lasting.uses:
             self.free_us[resource] = start + occupied_us
         self.start_us[i] = start
         self.end_us[i] = start + lasting.message_us
@@ -238,45 +245,33 @@ class _ScheduleClock:
 
     def dispatch(self) -> list[int]:
         """Send all, of those that could start first always the one with the longest path to go; in which order."""
-        waiting = [set(deliveries) for deliveries in self.plan.deliveries]
-        users: list[list[int]] = [[] for _ in self.plan.untimed]
+        deliveries = self.plan.deliveries
         path_us = [lasting.message_us for lasting in self.lasting]
+        behind_us = [0.0] * len(path_us)
         for i in reversed(self.plan.order):
-            path_us[i] += max((path_us[user] for user in users[i]), default=0.0)
-            for j in self.plan.deliveries[i]:
-                users[j].append(i)
-        ready_us = [0.0] * len(self.plan.untimed)
-        queue = [(0.0, -path_us[i], i) for i in self.plan.order if not waiting[i]]
-        heapq.heapify(queue)
-        sent = []
-        while queue:
-            known, priority, i = queue[0]
-            start = self.earliest(i, ready_us[i])
-            if start > known:  # something else has been sent there meanwhile
-                heapq.heapreplace(queue, (start, priority, i))
-                continue
-            heapq.heappop(queue)
-            self.send(i, start)
-            sent.append(i)
-            for user in users[i]:
-                waiting[user].discard(i)
-                if not waiting[user]:
-                    ready_us[user] = self.ready_us(user)
-                    heapq.heappush(queue, (self.earliest(user, ready_us[user]), -path_us[user], user))
-        return sent
+            path_us[i] += behind_us[i]
+            for j in deliveries[i]:
+                if path_us[i] > behind_us[j]:
+                    behind_us[j] = path_us[i]
+        order = sorted(range(len(path_us)), key=lambda i: (-path_us[i], i))
+        links = [message.link for message in self.plan.untimed]
+        uses, message_us = [each.uses for each in self.lasting], [each.message_us for each in self.lasting]
+        self.start_us = dispatch_starts(self.plan.topology, links, uses, message_us, deliveries, order)
+        self.end_us = [start + lasts for start, lasts in zip(self.start_us, message_us, strict=True)]
+        return sorted(order, key=self.start_us.__getitem__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Lasting:
     """Times for which a message occupies its link and each of its ports, and until it arrives."""
 
-    resources: tuple[int, ...]
-    occupied_us: tuple[float, ...]
+    uses: tuple[Use, ...]
     message_us: float
 
     @staticmethod
     def of(topology: Topology, link: int, size_bytes: float) -> _Lasting:
         """Of a size on a link."""
-        resources = topology.resources_of[link]
-        occupied_us = tuple(topology.occupancy_us(resource, size_bytes) for resource in resources)
-        return _Lasting(resources, occupied_us, topology.message_us(link, size_bytes))
+        uses = tuple(
+            (resource, topology.occupancy_us(resource, size_bytes)) for resource in topology.resources_of[link]
+        )
+        return _Lasting(uses, topology.message_us(link, size_bytes))

@@ -117,7 +117,7 @@ def written(
     """
     deadline = limits.deadline()
     chosen = _promising(demand, limits.within(PARAMS.estimation_part * deadline.left))
-    return _write_out(chosen, demand, bound, limits, events, known, most_messages)
+    return _write_out(chosen, demand, bound, limits.within(deadline.left), events, known, most_messages)
 
 
 def _write_out(

@@ -13,8 +13,8 @@ are added to it there, until the next leg.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, pairwise, product, starmap
 
@@ -155,20 +155,26 @@ def _lane_counts(row: int, width: int) -> list[int]:
 def grid_times(cluster: LaneCluster, grid: LaneGrid, chunk_bytes: float) -> GridTimes:
     """Times of all stages at node 0, where every rank has its pieces of so many bytes a chunk."""
     stages: list[Stage] = []
-    rows, books = [], _at_first_node(cluster.carriers, cluster.site.topology.num_ranks, grid)
+    rows, books = [], _at_first_node(cluster, grid)
     most = _most_chunks(cluster, books)
-    for acts in books:
+    lasting = {
+        piece: [
+            tuple(_step_us(cluster, act.resource, step, chunk_bytes, most) for step in act.steps)
+            for act in books[piece]
+        ]
+        for piece in books
+    }
+    for piece in grid.pieces:
         first = len(stages)
-        for act in acts:
-            steps = tuple(_step_us(cluster, act.resource, step, chunk_bytes, most) for step in act.steps)
+        for act, steps in zip(books[piece], lasting[piece], strict=True):
             stages.append(Stage(steps, act.resource, tuple(first + before for before in act.after)))
         rows.append(tuple(stages[first:]))
     return GridTimes(tuple(rows), schedule_stages(stages))
 
 
-def _most_chunks(cluster: LaneCluster, books: Iterable[Sequence[_GridStage]]) -> int:
+def _most_chunks(cluster: LaneCluster, books: Mapping[int, Sequence[_GridStage]]) -> int:
     """Chunks that runtimes carry together, where as many neighbours count as one as all steps of a node keep together."""
-    steps = (step for acts in books for act in acts for step in act.steps)
+    steps = (step for acts in books.values() for act in acts for step in act.steps)
     ends = {end for step in steps for transfer in step for span in transfer.spans for end in span}
     return cluster.site.message_chunks * max(1, math.gcd(cluster.site.topology.num_ranks, *ends))
 
@@ -189,7 +195,7 @@ def _step_us(cluster: LaneCluster, resource: int, step: Step, chunk_bytes: float
 def grid_messages(cluster: LaneCluster, grid: LaneGrid, times: GridTimes) -> TemplateMessages:
     """Messages of a grid at its times; the chunks of a piece follow each other, and those of a part do in it."""
     carriers, num_ranks = cluster.carriers, cluster.site.topology.num_ranks
-    messages, most = [], _most_chunks(cluster, _at_first_node(carriers, num_ranks, grid))
+    messages, most = [], _most_chunks(cluster, _at_first_node(cluster, grid))
     for acts, row in zip(_books(carriers, num_ranks, grid, range(len(carriers))), times.stages, strict=True):
         for act, stage in zip(acts, row, strict=True):
             for step, start, lasts in zip(act.steps, stage.starts_us(), stage.step_us, strict=True):
@@ -228,11 +234,16 @@ def _books(
         yield tuple(book.acts)
 
 
-# The same grids are asked for at every size.
+def _at_first_node(cluster: LaneCluster, grid: LaneGrid) -> dict[int, tuple[_GridStage, ...]]:
+    """Stages at node 0 of a piece of each length, as if it were the first one."""
+    carriers, num_ranks = cluster.carriers, cluster.site.topology.num_ranks
+    return {piece: _of_first_piece(carriers, num_ranks, replace(grid, pieces=(piece,))) for piece in {*grid.pieces}}
+
+
+# The same grids are asked for at every size, and in many cuts.
 @lru_cache(maxsize=1024)
-def _at_first_node(carriers: _Carriers, num_ranks: int, grid: LaneGrid) -> tuple[tuple[_GridStage, ...], ...]:
-    """Stages of each piece at node 0."""
-    return tuple(_books(carriers, num_ranks, grid, [0]))
+def _of_first_piece(carriers: _Carriers, num_ranks: int, grid: LaneGrid) -> tuple[_GridStage, ...]:
+    return next(_books(carriers, num_ranks, grid, [0]))
 
 
 @dataclass(frozen=True, slots=True)

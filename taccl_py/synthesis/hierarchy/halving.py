@@ -274,14 +274,15 @@ class _Planner:
 
     def stages(self, shape: HalvingShape, sizes: Sequence[float], units: Sequence[int] | None = None) -> list[Stage]:
         """Stages without their times."""
-        return [
-            Stage(
-                self._steps(shape, task, sizes[task.column], units[task.column] if units else 1),
-                task.resource,
-                task.after,
-            )
-            for task in _tasks(shape)[0]
-        ]
+        # A size is that of some stages on each of the resources.
+        known: dict[tuple[int, int], tuple[float, ...]] = {}
+        found = []
+        for task in _tasks(shape)[0]:
+            key = (task.resource, task.column)
+            if key not in known:
+                known[key] = self._steps(shape, task, sizes[task.column], units[task.column] if units else 1)
+            found.append(Stage(known[key], task.resource, task.after))
+        return found
 
     def cut(self, sized: Sized, counts: Sequence[int]) -> Halving | None:
         """With the fewest chunks that are about as good as any number of them; None if none of the numbers will do."""

@@ -61,7 +61,7 @@ class NodeShard:
     def within(self, span: ChunkSpan) -> NodeShard | None:
         """Part of it that lies in some chunks."""
         common = ChunkSpan(max(self.span.low, span.low), min(self.span.high, span.high))
-        return replace(self, span=common) if common.low < common.high else None
+        return NodeShard(common, self.held, self.early) if common.low < common.high else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ Nodes are alike, so one node and one lane stand for all, and the schedule of a p
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(slots=True)
@@ -33,7 +34,6 @@ class Stage:
     after: tuple[int, ...]
     start_us: float = 0.0
     also: int | None = None
-    rest_us: float = field(default=0.0, compare=False)
 
     @property
     def end_us(self) -> float:
@@ -56,32 +56,34 @@ def schedule_stages(stages: Sequence[Stage]) -> float:
         for before in stage.after:
             users[before].append(number)
     lasts_us = [sum(stage.step_us) for stage in stages]
+    rest_us = lasts_us.copy()
     for number in reversed(range(len(stages))):
-        rest = max((stages[user].rest_us for user in users[number]), default=0.0)
-        stages[number].rest_us = rest + lasts_us[number]
+        if users[number]:
+            rest_us[number] += max([rest_us[user] for user in users[number]])
     left = [len(set(stage.after)) for stage in stages]
     # What can start at the earliest comes first; of several at that time, what has the longest path to go.
-    ready = [(0.0, -stages[number].rest_us, number) for number, count in enumerate(left) if not count]
+    ready = [(0.0, -rest_us[number], number) for number, count in enumerate(left) if not count]
     heapq.heapify(ready)
-    free_us: dict[int, float] = {}
+    free_us: defaultdict[int, float] = defaultdict(float)
     ends_us = [0.0] * len(stages)
     while ready:
-        at, rest, number = heapq.heappop(ready)
+        at, rest, number = ready[0]
         stage = stages[number]
-        occupied = [stage.resource] if stage.also is None else [stage.resource, stage.also]
-        free = max(free_us.get(resource, 0.0) for resource in occupied)
+        free = free_us[stage.resource] if stage.also is None else max(free_us[stage.resource], free_us[stage.also])
         if free > at:
             # Something else has begun there; what waits can only start later than it could before.
-            heapq.heappush(ready, (free, rest, number))
+            heapq.heapreplace(ready, (free, rest, number))
             continue
+        heapq.heappop(ready)
         stage.start_us = at
-        ends_us[number] = at + lasts_us[number]
-        free_us.update(dict.fromkeys(occupied, ends_us[number]))
+        end_us = ends_us[number] = free_us[stage.resource] = at + lasts_us[number]
+        if stage.also is not None:
+            free_us[stage.also] = end_us
         for user in users[number]:
             left[user] -= 1
             if not left[user]:
-                start_us = max(ends_us[before] for before in stages[user].after)
-                heapq.heappush(ready, (start_us, -stages[user].rest_us, user))
+                start_us = max([ends_us[before] for before in stages[user].after])
+                heapq.heappush(ready, (start_us, -rest_us[user], user))
     return max(ends_us, default=0.0)
 
 

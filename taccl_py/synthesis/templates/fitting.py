@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
@@ -45,7 +45,10 @@ def fitted(demand: Demand, plan: TemplatePlan, over: Over = never) -> Schedule |
         found += [timed for timed in copying if timed.end_us < least_us]
     for timed in sorted(found, key=lambda timed: timed.end_us):
         if demand.kind is not Kind.ALLREDUCE or add_up(topology, timed.messages, blocks.wanted):
-            messages = tuple(replace(message, chunks=blocks.chunks(message.chunks)) for message in timed.messages)
+            messages = tuple(
+                Message(m.link, blocks.chunks(m.chunks), m.start_us, m.end_us, m.reduce, m.packed)
+                for m in timed.messages
+            )
             return Schedule(topology, collective, chunk_bytes, messages, blocks.fine_scratch(timed.scratch))
     return None
 

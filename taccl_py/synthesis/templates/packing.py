@@ -27,7 +27,8 @@ def packed_parts(message: UntimedMessage, chunk_bytes: float, message_chunks: in
         yield message
     elif runs <= parts:
         # Neighbours in number may lie apart where they are kept on the way; where they do not, nothing is copied.
-        yield replace(message, packed=number * chunk_bytes <= PARAMS.most_packed_bytes)
+        packed = number * chunk_bytes <= PARAMS.most_packed_bytes
+        yield message if packed == message.packed else replace(message, packed=packed)
     else:
         for part in cut(number, parts):
             yield replace(message, chunks=tuple(message.chunks[place] for place in part), packed=True)

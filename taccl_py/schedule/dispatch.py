@@ -1,0 +1,135 @@
+"""List scheduling of messages on links and ports.
+
+At every moment, of the messages whose data have arrived and whose link and ports are all free, the first by priority starts. The first one of a
+link that cannot start is kept with one of the resources that it lacks and looked at again when that becomes free, so that a hundred thousand
+messages take seconds.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Sequence
+
+from taccl_py.topology.model import Topology
+
+# A resource that a message occupies, and for how many microseconds.
+Use = tuple[int, float]
+
+
+def dispatch_starts(
+    topology: Topology,
+    links: Sequence[int],
+    uses: Sequence[Sequence[Use]],
+    message_us: Sequence[float],
+    waits_for: Sequence[Collection[int]],
+    order: Sequence[int],
+) -> list[float]:
+    """Start of every message in microseconds.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    links, uses, message_us
+        Of every message: its link, what it occupies for how long, and the time until it arrives.
+    waits_for
+        Messages, by number, that must have arrived before each; they wait for each other nowhere in a circle.
+    order
+        Numbers of all messages, those first that go first where there is a choice.
+    """
+    return _DispatchState(topology, links, uses, message_us, waits_for, order).run()
+
+
+class _DispatchState:
+    """State of a dispatch: what is free, what waits for data, and what waits for a resource."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        links: Sequence[int],
+        uses: Sequence[Sequence[Use]],
+        message_us: Sequence[float],
+        waits_for: Sequence[Collection[int]],
+        order: Sequence[int],
+    ) -> None:
+        self._links, self._uses, self._message_us = links, uses, message_us
+        self._place = [0] * len(order)
+        for place, i in enumerate(order):
+            self._place[i] = place
+        self._at_place = order
+        self._missing = [len(before) for before in waits_for]
+        self._users: list[list[int]] = [[] for _ in order]
+        for i, messages in enumerate(waits_for):
+            for before in messages:
+                self._users[before].append(i)
+        self._free_us = [0.0] * topology.num_resources
+        # Messages of each link whose data have arrived, and links, by their first message, that wait for a resource.
+        self._ready: list[list[int]] = [[] for _ in topology.links]
+        self._waiting: list[list[tuple[int, int]]] = [[] for _ in range(topology.num_resources)]
+        self._start_us = [-1.0] * len(order)
+        # Events: (time, resource that becomes free) and (time, number of resources + message that arrives).
+        self._events: list[tuple[float, int]] = []
+        self._first_message = topology.num_resources
+
+    def run(self) -> list[float]:
+        """Start all messages."""
+        self._serve(0.0, sorted(self._place[i] for i, missing in enumerate(self._missing) if not missing), [])
+        while self._events:
+            now = self._events[0][0]
+            ready: list[int] = []
+            freed: list[int] = []
+            while self._events and self._events[0][0] <= now:
+                event = heapq.heappop(self._events)[1]
+                if event < self._first_message:
+                    freed.append(event)
+                else:
+                    ready += self._arrive(event - self._first_message)
+            heapq.heapify(ready)
+            self._serve(now, ready, freed)
+        return self._start_us
+
+    def _arrive(self, i: int) -> list[int]:
+        """Places of the messages that have waited for this one alone."""
+        found = []
+        for user in self._users[i]:
+            self._missing[user] -= 1
+            if not self._missing[user]:
+                found.append(self._place[user])
+        return found
+
+    def _serve(self, now: float, ready: list[int], freed: list[int]) -> None:
+        """Start what can start: of what is ready, and of what waits for resources that are free now."""
+        heads = [(self._waiting[r][0], r) for r in freed if self._waiting[r]]
+        heapq.heapify(heads)
+        while ready or heads:
+            if heads and (not ready or heads[0][0][0] < ready[0]):
+                _, resource = heapq.heappop(heads)
+                if self._free_us[resource] > now or not self._waiting[resource]:
+                    continue
+                place, link = heapq.heappop(self._waiting[resource])
+                if self._ready[link] and self._ready[link][0] == place:
+                    self._start_or_park(link, now)
+                if self._free_us[resource] <= now and self._waiting[resource]:
+                    heapq.heappush(heads, (self._waiting[resource][0], resource))
+            else:
+                place = heapq.heappop(ready)
+                link = self._links[self._at_place[place]]
+                heapq.heappush(self._ready[link], place)
+                if self._ready[link][0] == place:
+                    self._start_or_park(link, now)
+
+    def _start_or_park(self, link: int, now: float) -> None:
+        """Start the first message of a link, and the next ones where that takes no time of the link."""
+        free_us, ready = self._free_us, self._ready[link]
+        while ready:
+            i = self._at_place[ready[0]]
+            for resource, _ in self._uses[i]:
+                if free_us[resource] > now:
+                    heapq.heappush(self._waiting[resource], (ready[0], link))
+                    return
+            heapq.heappop(ready)
+            self._start_us[i] = now
+            for resource, occupied_us in self._uses[i]:
+                free_us[resource] = now + occupied_us
+                heapq.heappush(self._events, (now + occupied_us, resource))
+            heapq.heappush(self._events, (now + self._message_us[i], self._first_message + i))
