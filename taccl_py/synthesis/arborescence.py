@@ -67,7 +67,9 @@ def _cheapest_between(label: IntArray, tail: IntArray, head: IntArray, cost: Flo
 
 def _first_of_equal(ordered: IntArray) -> IntArray:
     """Places in an ascending array where a new value begins."""
-    return np.flatnonzero(np.diff(ordered, prepend=-1))
+    is_first = np.ones(len(ordered), dtype=np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+    return is_first.nonzero()[0]
 
 
 def _components(parent: IntArray, root: int) -> IntArray | None:
