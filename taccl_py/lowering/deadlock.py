@@ -243,7 +243,7 @@ class ResumableExecution:
         """Wake the threadblock stopped at a connection that has changed, and note the one that stops there now."""
         stopped = self._stopped[connection]
         if moved and stopped:
-            self._wake(sorted(stopped))
+            self._wake(stopped if len(stopped) == 1 else sorted(stopped))
             stopped.clear()
         if stops:
             stopped.add(block)

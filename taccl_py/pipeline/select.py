@@ -61,6 +61,8 @@ class Params:
         Messages of a schedule up to which `joined` is tried, as it takes seconds. Guess.
     most_schedules
         Schedules that are lowered for one choice. Guess.
+    hopeless
+        A schedule that takes so many times as long on links and ports alone as the best program so far does in all is not lowered. Guess.
     bound_seconds
         Most time for bounds. Guess.
     """
@@ -76,6 +78,7 @@ class Params:
     most_messages: int = 1500
     most_joined_messages: int = 600
     most_schedules: int = 8
+    hopeless: float = 1.5
     bound_seconds: float = 5.0
 
 
@@ -211,7 +214,7 @@ def lower_under(
     synthesis = bounded_by_messages(synthesis, MAX_COUNT, over)
     schedules = _without_images([synthesis.schedule, *synthesis.runners_up])[: PARAMS.most_schedules]
     lowered = schedules if fixed_chunks else chain.from_iterable(map(pieces_of, schedules))
-    chosen = _choose(_trials(lowered, options, profile, over, stopped), options, instances, over, stopped)
+    chosen = _choose(_trials(lowered, options, profile, instances, over, stopped), options, instances, over, stopped)
     if chosen.schedule is synthesis.schedule:
         return synthesis, chosen
     return chosen_instead(synthesis, chosen.schedule), chosen
@@ -227,7 +230,9 @@ def choose_for(
     LoweringError
         If a limit of the runtime cannot be kept.
     """
-    return _choose(_trials(pieces_of(schedule), options, profile, never, stopped), options, instances, never, stopped)
+    return _choose(
+        _trials(pieces_of(schedule), options, profile, instances, never, stopped), options, instances, never, stopped
+    )
 
 
 def bound_under(schedule: Schedule, profile: RuntimeProfile) -> RuntimeBound:
@@ -265,9 +270,14 @@ def are_small(pieces: Schedule, size_bytes: float) -> bool:
 
 
 def _trials(
-    schedules: Iterable[Schedule], options: LoweringOptions, profile: RuntimeProfile, over: Over, stopped: Over
+    schedules: Iterable[Schedule],
+    options: LoweringOptions,
+    profile: RuntimeProfile,
+    instances: int | None,
+    over: Over,
+    stopped: Over,
 ) -> list[Trial]:
-    """Trials of the schedules that can be lowered, of one at least.
+    """Trials of the schedules that can be lowered, of one at least; those that are slow by far are left out.
 
     Raises
     ------
@@ -276,12 +286,16 @@ def _trials(
     """
     trials: list[Trial] = []
     failure: LoweringError | None = None
+    best_us = math.inf
     for schedule in schedules:
         if trials and over():
             break
+        if schedule.makespan_us > PARAMS.hopeless * best_us:
+            continue
         try:
             require_valid(schedule)
             trials.append(trial_of(schedule, options, profile, stopped))
+            best_us = min([best_us, *(time_us for time_us, _ in _times(trials[-1], options, instances))])
         except LoweringError as error:
             failure = failure or error
         except Interrupted:
@@ -408,12 +422,17 @@ def _ranked(
 ) -> Iterator[tuple[float, int, Trial, Setting]]:
     """Every trial and setting with its time; of equal times the one with fewer instances of the earlier trial first."""
     for place, trial in enumerate(trials):
-        size = trial.schedule.size_bytes
-        protocols = protocols_for(trial.schedule, options, trial.profile)
-        for setting in trial.settings(size, protocols, instances):
-            time_us = trial.time_us(size, setting)
-            if math.isfinite(time_us):
-                yield preferred_us(time_us, setting), place, trial, setting
+        yield from ((time_us, place, trial, setting) for time_us, setting in _times(trial, options, instances))
+
+
+def _times(trial: Trial, options: LoweringOptions, instances: int | None) -> Iterator[tuple[float, Setting]]:
+    """Every possible setting of a trial, and the time by which it is ranked."""
+    size = trial.schedule.size_bytes
+    protocols = protocols_for(trial.schedule, options, trial.profile)
+    for setting in trial.settings(size, protocols, instances):
+        time_us = trial.time_us(size, setting)
+        if math.isfinite(time_us):
+            yield preferred_us(time_us, setting), setting
 
 
 def tried_instances(asked: int | None) -> tuple[int, ...]:

@@ -30,7 +30,8 @@ _NEAR = 0.03
 # Quick engines that were slower than the best by more than this at two sizes, which lie no further apart than by this factor, are not
 # asked at sizes between these: large sizes take some of them ten seconds, to be beaten by far.
 _BEATEN, _FAR = 0.1, 300.0
-# Engines that construct are asked at so many sizes at a time, from the largest one down.
+# Engines that construct are asked at so many sizes at a time, from the largest one down; searches from the widest gap on, until one time
+# all of them find nothing better.
 _SIZES_AT_ONCE = 2
 # A size whose best time is this close to the bound is not raced again; the largest one, whose answer serves other large ones, if closer.
 _CLOSE_AT_LAST = 1e-3
@@ -83,7 +84,8 @@ class Probe:
 def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> list[Candidate]:
     """Candidates of all engines at all probes.
 
-    Engines that construct answer before those begin that search, which take what time they get, and only where there is a gap.
+    Engines that construct answer before those begin that search, which take what time they get, and only where there is a gap, the widest
+    one first: where they find nothing better there, they are not asked where the gap is narrower.
     Should time run out, then where least is lost: the engine that is seldom beaten goes first, and all begin with sizes far apart,
     which leaves no size far from one that was answered; trees and flows, which are for large sizes, begin with these, at the largest
     one among the first. The search also shows where quick engines are of no use.
@@ -111,22 +113,31 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
         last = demand is probes[-1].demand and probes[-1].gap(found.candidates) > _CLOSE_AT_LAST
         return [*(constructive_runs(demand) if last else ()), *following(demand)]
 
-    def wide(some: list[Probe]) -> list[Probe]:
-        return [probe for probe in some if probe.gap(found.candidates) > CLOSE_TO_BOUND]
-
     race(leading_runs, chain.from_iterable(_far_apart(fewer)))
     nothing_leads = not found.candidates
     for some in _far_apart(fewer):
         race(following_and_last, some)
     if nothing_leads and any(left_out_runs(probe.demand) for probe in fewer):
         race(left_out_runs, fewer)
-    falling = iter(wide(fewer[:-1])[::-1])
+    falling = iter(found.wide(fewer[:-1])[::-1])
     while some := list(islice(falling, _SIZES_AT_ONCE)):
         race(constructive, some)
-    race(promising, chain.from_iterable(_far_apart(wide([probe for probe in probes if probe not in fewer]))))
-    race(searching_runs, wide(fewer))
-    race(second_runs, wide(fewer))
+    race(promising, chain.from_iterable(_far_apart(found.wide([probe for probe in probes if probe not in fewer]))))
+    for runs in (searching_runs, second_runs):
+        for some in _while_it_pays(found.wide(fewer), found):
+            race(runs, some)
     return found.candidates
+
+
+def _while_it_pays(probes: Sequence[Probe], found: _Candidates) -> Iterator[list[Probe]]:
+    """The probes with the widest gap and so on, until nothing better was found at those before."""
+    widest = iter(sorted(probes, key=lambda probe: -probe.gap(found.candidates)))
+    while some := list(islice(widest, _SIZES_AT_ONCE)):
+        gaps = [probe.gap(found.candidates) for probe in some]
+        yield some
+        is_in_vain = all(probe.gap(found.candidates) >= gap for probe, gap in zip(some, gaps, strict=True))
+        if found.candidates and is_in_vain:
+            return
 
 
 def _far_apart(probes: Sequence[Probe]) -> Iterator[list[Probe]]:
@@ -187,6 +198,10 @@ class _Candidates:
                 if not any(_makes_needless(other.curve, new.curve) for other in self.candidates):
                     self.candidates = [c for c in self.candidates if not _makes_needless(new.curve, c.curve)]
                     self.candidates.append(new)
+
+    def wide(self, probes: Iterable[Probe]) -> list[Probe]:
+        """Sizes whose best time is not close to the bound."""
+        return [probe for probe in probes if probe.gap(self.candidates) > CLOSE_TO_BOUND]
 
     def is_hopeless(self, run: EngineRun) -> bool:
         """True if the engine was beaten at the sizes on both sides of the run's, if these are not far apart."""

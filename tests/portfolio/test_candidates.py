@@ -36,12 +36,13 @@ def test_quick_engines_answer_every_size_before_those_that_search_get_the_time_t
     probes = [Probe(Demand(topology, Kind.ALLTOALL, size), bounds.at(size)) for size in sizes]
     racer = Silent()
     assert race_candidates(probes, racer, Events()) == []
-    leading, far, middle, constructive, between, searching, _ = racer.rounds
+    leading, far, middle, constructive, between, *searching = racer.rounds
     assert leading == [("hierarchy", size) for size in (10000.0, 1024.0, 4096.0)]
     assert far + middle == [("flow", 10000.0), *(("templates", size) for size in (10000.0, 1024.0, 4096.0))]
     assert constructive == [("flow", size) for size in (4096.0, 1024.0)]
     assert between == [(engine, size) for size in (8192.0, 2048.0) for engine in ("templates", "hierarchy")]
-    assert searching == [("milp", size) for size in (1024.0, 4096.0, 10000.0)]
+    # Where nothing is known at all the first searches are no reason to leave out the others.
+    assert searching[:2] == [[("milp", size) for size in (1024.0, 4096.0)], [("milp", 10000.0)]]
 
 
 def test_sizes_far_apart_come_first_so_that_time_that_runs_out_leaves_no_wide_span_without_an_answer():
@@ -129,6 +130,21 @@ def test_a_quick_engine_is_not_asked_between_sizes_that_are_near_to_each_other_a
     race_candidates(probes, racer, Events())
     asked = {engine: sorted(sizes.index(size) for e, size in racer.runs if e == engine) for engine in racer.us_per_mb}
     assert asked == {"templates": [0, 1, 2, 3, 4, 5, 6, 8, 16], "hierarchy": [*range(17)]}
+
+
+@pytest.mark.parametrize(("milp", "asked"), [(5.0, {4, 8}), (1.8, {2, 4, 6, 8})])
+def test_searches_that_find_nothing_where_the_gap_is_widest_are_not_begun_where_it_is_narrower(told_times, milp, asked):
+    """Hierarchy is at the bound at the smallest size, twice as slow at sizes 4 and 8, and between these at the others."""
+    topology = load_topology("ndv4-x2")
+    gaps = (0.0, 0.2, 0.5, 0.5, 1.0, 0.5, 0.5, 0.5, 1.0)
+    sizes = [1024.0 * 2**number for number in range(9)]
+    probes = [
+        Probe(Demand(topology, Kind.ALLGATHER, size), Bound(2.0 / (1 + gap) * size / BYTES_PER_MB, "made up"))
+        for size, gap in zip(sizes, gaps, strict=True)
+    ]
+    racer = told_times({"hierarchy": lambda _: 2.0, "milp": lambda _: milp})
+    race_candidates(probes, racer, Events())
+    assert {sizes.index(size) for engine, size in racer.runs if engine == "milp"} == asked
 
 
 def test_when_time_is_up_it_is_not_found_out_what_else_could_run(monkeypatch):

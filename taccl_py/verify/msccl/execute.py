@@ -148,6 +148,9 @@ class ExecutionState:
         self._queued = [0] * len(plan.connections)
         self._waiting: dict[int, list[int]] = {}
         self._without_room: list[int] = []
+        # Connections whose receiver waits for data, and those whose sender waits for room; perhaps no longer.
+        self._starved = [False] * len(plan.connections)
+        self._full = [False] * len(plan.connections)
         self._ready = deque(range(len(plan.blocks)))
         self._is_ready = [True] * len(plan.blocks)
 
@@ -228,13 +231,20 @@ class ExecutionState:
             self._moved[index] += count
             if inbound is not None:
                 queued[inbound] -= count
-                self._wake(self._plan.senders[inbound])
+                if self._full[inbound]:
+                    self._full[inbound] = False
+                    self._wake(self._plan.senders[inbound])
             if outbound is not None:
                 queued[outbound] += count
-                self._wake(self._plan.receivers[outbound])
+                if self._starved[outbound]:
+                    self._starved[outbound] = False
+                    self._wake(self._plan.receivers[outbound])
         if count == missing:
             return True
+        if inbound is not None and queued[inbound] == 0:
+            self._starved[inbound] = True
         if outbound is not None and queued[outbound] == self.capacity:
+            self._full[outbound] = True
             self._without_room.append(operation.block)
         return False
 

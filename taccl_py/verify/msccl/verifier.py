@@ -20,7 +20,7 @@ from taccl_py.verify.msccl.execute import (
     least_capacity,
 )
 from taccl_py.verify.msccl.findings import Findings
-from taccl_py.verify.msccl.geometry import BufferLengths, BufferPlacement, operations_of, size_of_split
+from taccl_py.verify.msccl.geometry import BufferLengths, BufferPlacement, size_of_split
 from taccl_py.verify.msccl.grammar import AlgoElement, parse_algorithm
 from taccl_py.verify.msccl.images import FileImages, ImageContents, find_images
 from taccl_py.verify.msccl.operations import ALL_RANKS, KernelProgram, make_plan
@@ -301,16 +301,18 @@ def _limit_size(case: _ExecutedFile, chunks: int, reason: Callable[[], str], fin
 
 
 def _smallest_safe_split(plan: KernelProgram, slots: int) -> int:
-    """Fewest chunks per operation down to which the program ends; whole steps are known to be safe."""
+    """Fewest chunks per operation down to which the program ends; whole steps are known to be safe, and single chunks not to be.
+
+    What ends with more messages ends with fewer: if of every so many messages of a step only the last one is looked at, no queue ever holds more.
+    """
     counts = sorted({op.step.count for op in plan.operations if op.inbound is not None or op.outbound is not None})
-    safe = max(counts, default=1)
-    tried = [1] * len(counts)
-    while safe > 1:
-        split = [operations_of(count, safe - 1) for count in counts]
-        if split != tried and not ends(plan, safe - 1, slots):
-            break
-        tried = split
-        safe -= 1
+    unsafe, safe = 1, max(counts, default=1)
+    while safe - unsafe > 1:
+        middle = (unsafe + safe) // 2
+        if ends(plan, middle, slots):
+            safe = middle
+        else:
+            unsafe = middle
     return safe
 
 
