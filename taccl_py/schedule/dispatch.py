@@ -31,7 +31,7 @@ def dispatch_starts(
     topology
         The machine.
     links, uses, message_us
-        Of every message: its link, what it occupies for how long, and the time until it arrives.
+        Of every message: its link, what it occupies for how long, and the time until it arrives. Messages of one link occupy the same.
     waits_for
         Messages, by number, that must have arrived before each; they wait for each other nowhere in a circle.
     order

@@ -7,6 +7,7 @@ import pytest
 from taccl_py.collective import Collective, Kind
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Op, Protocol
+from taccl_py.pipeline import select
 from taccl_py.pipeline.deliver import lower_and_verify
 from taccl_py.pipeline.resolve import Request
 from taccl_py.pipeline.search import synthesize
@@ -19,7 +20,8 @@ from taccl_py.schedule.timing import build_schedule
 from taccl_py.schedule.transform import in_pieces
 from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.engine import Events, Options
+from taccl_py.synthesis.bounds import Bound
+from taccl_py.synthesis.engine import Events, Options, Proof, Synthesis
 from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.any_size import verify_any
 from tests.instances import MB, full
@@ -142,6 +144,29 @@ def _ring(size_bytes):
         for rank in range(8)
     ]
     return build_schedule(topology, collective, collective.chunk_bytes(size_bytes), untimed)
+
+
+@pytest.mark.parametrize(("factor", "tried"), [(1.4, 2), (30.0, 1)])
+def test_what_is_slow_by_far_on_links_and_ports_alone_is_not_lowered(monkeypatch, factor, tried):
+    best = exchange(Kind.ALLGATHER, 16 * MB)
+    slow = replace(
+        best,
+        messages=tuple(replace(m, start_us=factor * m.start_us, end_us=factor * m.end_us) for m in best.messages),
+    )
+    lowered = []
+
+    def noted(schedule, *given, **named):
+        lowered.append(schedule)
+        return trial_of(schedule, *given, **named)
+
+    monkeypatch.setattr(select, "trial_of", noted)
+    monkeypatch.setattr(select, "require_valid", lambda _: None)
+    monkeypatch.setattr(select, "pieces_of", lambda schedule: iter([schedule]))
+    bound = Bound(1.0, "made up")
+    found = Synthesis(best, bound, Proof.FEASIBLE, "none", {}, (slow,))
+    answer, _ = lower_under(found, RCCL, MI300X, None)
+    assert answer.schedule is best
+    assert len(lowered) == tried
 
 
 def test_spread_and_gathered_sums_are_right_and_fused():

@@ -25,7 +25,7 @@ from taccl_py.errors import InputError, LimitReached
 from taccl_py.runtimes import MAX_XML_NODES
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.transform import combining
-from taccl_py.solvers.limits import Limits
+from taccl_py.solvers.limits import Limits, until
 from taccl_py.synthesis.bounds import Bound, demand_bound, raised
 from taccl_py.synthesis.bounds.net import Net, OrbitMembers
 from taccl_py.synthesis.bounds.roots import RootPacking, pack_roots
@@ -450,13 +450,19 @@ class _TreesRun:
         """Numbers of trees for each root to try: the most even ones first, and the smallest ones, which are best for small sizes."""
         numbers = self._numbers_of_parts(base.network)
         numbers.sort(key=lambda parts: (round(base.least_load_us(parts), DIGITS), parts))
+        made = list[int]()
         if _is_small(base.network):
-            numbers.sort(key=lambda parts: (round(base.tree_set(parts).load_us, DIGITS), parts))
+            # Trees are of no use before their messages have an order.
+            for parts in until(self.work.left(PARAMS.rounding_part).countdown(), numbers):
+                base.tree_set(parts)
+                made.append(parts)
+            made.sort(key=lambda parts: (round(base.tree_set(parts).load_us, DIGITS), parts))
+        numbers = list(dict.fromkeys([*made, *numbers]))
         kept = list(dict.fromkeys([*numbers[: PARAMS.most_tree_counts], *sorted(numbers)[: PARAMS.small_tree_counts]]))
-        if _is_small(base.network):
-            # Of few trees each has more pieces, which follow each other sooner.
-            kept.sort(key=lambda parts: base.tree_set(parts).load_us * (1 + PARAMS.tree_price * parts))
-        return kept
+        # Of few trees each has more pieces, which follow each other sooner.
+        first = [parts for parts in kept if parts in made]
+        first.sort(key=lambda parts: base.tree_set(parts).load_us * (1 + PARAMS.tree_price * parts))
+        return [*first, *(parts for parts in kept if parts not in made)]
 
     def _light(self, base: TreePacking) -> list[int]:
         """Numbers of trees to try on a direct machine: those with less load than all smaller numbers first, the least load first."""

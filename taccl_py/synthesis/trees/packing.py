@@ -165,19 +165,36 @@ class _TreeProgram:
         self._add(trees)
 
     def improve(self, gap: float, over: Over) -> MasterSolution:
-        """Add trees until the optimum is reached within a relative gap."""
+        """Add trees until the optimum is reached within a relative gap.
+
+        Prices are smoothed (Wentges, "Weighted Dantzig-Wolfe decomposition for linear mixed-integer programming", 1997).
+        """
         if not self.trees:
             uniform = np.full(self._network.num_resources, 1.0 / self._network.num_resources)
             self._add(offer.tree for offer in self._finder.cheapest(uniform, PARAMS.hop_price))
+        steady: FloatArray | None = None
         while True:
             solution = self._master.solve()
-            offers = self._finder.cheapest(solution.prices + self._lean, PARAMS.hop_price, over)
-            if len(offers) < len(self._demands):
-                return solution
-            self.bound = max(self.bound, self._bound(offers, solution.prices))
-            better = [offer.tree for offer in offers if offer.price < solution.worth[offer.tree.root] * (1 - LP_GAP)]
-            done = self.bound >= solution.cost * (1 - gap)
-            if done or not self._add(better):
+            lengths = self._network.lengths(solution.prices + self._lean)
+            # Prices swing to and fro where one root asks for a tree at a time; so they are taken between those of the best bound and the present
+            # ones, and where they find nothing, as they are.
+            is_swinging = steady is not None and len(self._demands) == 1
+            for part in (PARAMS.steadiness, 0.0) if is_swinging else (0.0,):
+                prices = solution.prices if steady is None else part * steady + (1 - part) * solution.prices
+                offers = self._finder.cheapest(prices + self._lean, PARAMS.hop_price, over)
+                if len(offers) < len(self._demands):
+                    return solution
+                bound = self._bound(offers, prices)
+                if steady is None or bound > self.bound:
+                    steady = prices
+                self.bound = max(self.bound, bound)
+                if self.bound >= solution.cost * (1 - gap):
+                    return solution
+                dearest = solution.worth * (1 - LP_GAP)
+                found = (offer.tree for offer in offers)
+                if self._add(tree for tree in found if float(lengths[tree.used()].sum()) < dearest[tree.root]):
+                    break
+            else:
                 return solution
 
     def exact_bound(self, prices: FloatArray) -> float:
