@@ -98,18 +98,25 @@ def mirrored(schedule: Schedule) -> Schedule | None:
 
     Every message keeps its ranks and its times; ports are the other machine's own.
     """
-    topology = schedule.topology
-    turned = topology.reversed()
-    link_of = []
+    turned = schedule.topology.reversed()
+    link_of = links_of_reverse(schedule.topology, turned)
+    if link_of is None:
+        return None
+    untimed = [replace(message, link=link_of[message.link]) for message in untimed_messages(schedule)]
+    copy = build_schedule(turned, schedule.collective, schedule.chunk_bytes, untimed)
+    return copy if copy.makespan_us <= schedule.makespan_us * (1 + RELATIVE) else None
+
+
+def links_of_reverse(topology: Topology, turned: Topology) -> list[int] | None:
+    """Link of the reversed machine for each of a machine that joins the same ranks at the same cost; None if they differ."""
+    found = []
     for index, link in enumerate(topology.links):
         lanes = turned.links_between.get((link.src, link.dst), ())
         lane = topology.lane[index]
         if lane >= len(lanes) or not _same_cost(topology, index, turned, lanes[lane]):
             return None
-        link_of.append(lanes[lane])
-    untimed = [replace(message, link=link_of[message.link]) for message in untimed_messages(schedule)]
-    copy = build_schedule(turned, schedule.collective, schedule.chunk_bytes, untimed)
-    return copy if copy.makespan_us <= schedule.makespan_us * (1 + RELATIVE) else None
+        found.append(lanes[lane])
+    return found
 
 
 def _same_cost(one: Topology, link: int, other: Topology, other_link: int) -> bool:

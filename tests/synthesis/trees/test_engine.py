@@ -222,7 +222,7 @@ def test_a_number_of_trees_that_is_given_is_kept_and_chunks_must_be_a_multiple_o
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "most_us"), [(Kind.BROADCAST, 4700.0), (Kind.REDUCE, 6950.0)])
+@pytest.mark.parametrize(("kind", "most_us"), [(Kind.BROADCAST, 4700.0), (Kind.REDUCE, 4700.0)])
 def test_trees_of_one_root_are_put_in_order_before_time_is_over(kind, most_us):
     """Two MI250X nodes, 1 GiB, the time that a race gives: 15.1 and 15.8 ms where trees of all numbers were made first."""
     demand = Demand(load_topology("mi250x", 2), kind, float(1 << 30))
