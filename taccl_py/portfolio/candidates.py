@@ -85,7 +85,7 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
     """Candidates of all engines at all probes.
 
     Engines that construct answer before those begin that search, which take what time they get, and only where there is a gap, the widest
-    one first: where they find nothing better there, they are not asked where the gap is narrower.
+    one first: where they find nothing better there, they are not asked where the gap is narrower, and narrower and finer ones not at all.
     Should time run out, then where least is lost: the engine that is seldom beaten goes first, and all begin with sizes far apart,
     which leaves no size far from one that was answered; trees and flows, which are for large sizes, begin with these, at the largest
     one among the first. The search also shows where quick engines are of no use.
@@ -123,20 +123,26 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
     while some := list(islice(falling, _SIZES_AT_ONCE)):
         race(constructive, some)
     race(promising, chain.from_iterable(_far_apart(found.wide([probe for probe in probes if probe not in fewer]))))
-    for runs in (searching_runs, second_runs):
-        for some in _while_it_pays(found.wide(fewer), found):
-            race(runs, some)
+    for runs, some in _searches(fewer, found):
+        race(runs, some)
     return found.candidates
 
 
-def _while_it_pays(probes: Sequence[Probe], found: _Candidates) -> Iterator[list[Probe]]:
-    """The probes with the widest gap and so on, until nothing better was found at those before."""
-    widest = iter(sorted(probes, key=lambda probe: -probe.gap(found.candidates)))
-    while some := list(islice(widest, _SIZES_AT_ONCE)):
-        gaps = [probe.gap(found.candidates) for probe in some]
-        yield some
-        is_in_vain = all(probe.gap(found.candidates) >= gap for probe, gap in zip(some, gaps, strict=True))
-        if found.candidates and is_in_vain:
+def _searches(
+    probes: Sequence[Probe], found: _Candidates
+) -> Iterator[tuple[Callable[[Demand], list[EngineRun]], list[Probe]]]:
+    """Searches, at the probes with the widest gap and so on until nothing better was found at those before; the first sort in vain is the last."""
+    for runs in (searching_runs, second_runs):
+        widest = iter(sorted(found.wide(probes), key=lambda probe: -probe.gap(found.candidates)))
+        has_paid = False
+        while some := list(islice(widest, _SIZES_AT_ONCE)):
+            gaps = [probe.gap(found.candidates) for probe in some]
+            yield runs, some
+            pays = any(probe.gap(found.candidates) < gap for probe, gap in zip(some, gaps, strict=True))
+            has_paid |= pays
+            if found.candidates and not pays:
+                break
+        if found.candidates and not has_paid:
             return
 
 
