@@ -16,15 +16,8 @@ from taccl_py.topology.model import Topology
 Use = tuple[int, float]
 
 
-def dispatch_starts(
-    topology: Topology,
-    links: Sequence[int],
-    uses: Sequence[Sequence[Use]],
-    message_us: Sequence[float],
-    waits_for: Sequence[Collection[int]],
-    order: Sequence[int],
-) -> list[float]:
-    """Start of every message in microseconds.
+class Dispatch:
+    """State of a dispatch: what is free, what waits for data, and what waits for a resource.
 
     Parameters
     ----------
@@ -37,11 +30,6 @@ def dispatch_starts(
     order
         Numbers of all messages, those first that go first where there is a choice.
     """
-    return _DispatchState(topology, links, uses, message_us, waits_for, order).run()
-
-
-class _DispatchState:
-    """State of a dispatch: what is free, what waits for data, and what waits for a resource."""
 
     def __init__(
         self,
@@ -71,8 +59,8 @@ class _DispatchState:
         self._events: list[tuple[float, int]] = []
         self._first_message = topology.num_resources
 
-    def run(self) -> list[float]:
-        """Start all messages."""
+    def starts_us(self) -> list[float]:
+        """Start all messages, once; when each does, in microseconds."""
         self._serve(0.0, sorted(self._place[i] for i, missing in enumerate(self._missing) if not missing), [])
         while self._events:
             now = self._events[0][0]

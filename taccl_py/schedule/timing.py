@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from taccl_py.collective import Collective
 from taccl_py.schedule.blocks import ChunkBlocks
-from taccl_py.schedule.dispatch import Use, dispatch_starts
+from taccl_py.schedule.dispatch import Dispatch, Use
 from taccl_py.schedule.ir import Message, Schedule, block_borders, rounding_us
 from taccl_py.schedule.layout import UntimedMessage, choose_scratch, contiguous_runs
 from taccl_py.topology.model import Topology
@@ -256,7 +256,7 @@ class _ScheduleClock:
         order = sorted(range(len(path_us)), key=lambda i: (-path_us[i], i))
         links = [message.link for message in self.plan.untimed]
         uses, message_us = [each.uses for each in self.lasting], [each.message_us for each in self.lasting]
-        self.start_us = dispatch_starts(self.plan.topology, links, uses, message_us, deliveries, order)
+        self.start_us = Dispatch(self.plan.topology, links, uses, message_us, deliveries, order).starts_us()
         self.end_us = [start + lasts for start, lasts in zip(self.start_us, message_us, strict=True)]
         return sorted(order, key=self.start_us.__getitem__)
 

@@ -98,24 +98,41 @@ def mirrored(schedule: Schedule) -> Schedule | None:
 
     Every message keeps its ranks and its times; ports are the other machine's own.
     """
-    turned = schedule.topology.reversed()
-    link_of = links_of_reverse(schedule.topology, turned)
-    if link_of is None:
+    topology = schedule.topology
+    turned = topology.reversed()
+    link_of = _links_between_the_same(topology, turned)
+    if link_of is None or not all(_same_cost(topology, link, turned, other) for link, other in enumerate(link_of)):
         return None
     untimed = [replace(message, link=link_of[message.link]) for message in untimed_messages(schedule)]
     copy = build_schedule(turned, schedule.collective, schedule.chunk_bytes, untimed)
     return copy if copy.makespan_us <= schedule.makespan_us * (1 + RELATIVE) else None
 
 
-def links_of_reverse(topology: Topology, turned: Topology) -> list[int] | None:
-    """Link of the reversed machine for each of a machine that joins the same ranks at the same cost; None if they differ."""
+def links_of_own_reverse(topology: Topology) -> list[int] | None:
+    """Link of the reversed machine for each link, if both machines are one but for the numbers of links and ports; else None."""
+    turned = topology.reversed()
+    link_of = _links_between_the_same(topology, turned)
+    if link_of is None:
+        return None
+    pairs: set[tuple[int, int]] = set()
+    for link, other in enumerate(link_of):
+        here, there = topology.resources_of[link], turned.resources_of[other]
+        if len(here) != len(there) or topology.links[link].latency_us != turned.links[other].latency_us:
+            return None
+        pairs.update(zip(here, there, strict=True))
+    is_one_to_one = len(pairs) == len({one for one, _ in pairs}) == len({two for _, two in pairs})
+    costs_the_same = all(topology.resource_cost[one] == turned.resource_cost[two] for one, two in pairs)
+    return link_of if is_one_to_one and costs_the_same else None
+
+
+def _links_between_the_same(topology: Topology, turned: Topology) -> list[int] | None:
+    """Link of the reversed machine that joins the same ranks, for each link; None if there are not as many."""
     found = []
     for index, link in enumerate(topology.links):
         lanes = turned.links_between.get((link.src, link.dst), ())
-        lane = topology.lane[index]
-        if lane >= len(lanes) or not _same_cost(topology, index, turned, lanes[lane]):
+        if topology.lane[index] >= len(lanes):
             return None
-        found.append(lanes[lane])
+        found.append(lanes[topology.lane[index]])
     return found
 
 

@@ -10,9 +10,10 @@ from dataclasses import replace
 
 from taccl_py.collective import Kind
 from taccl_py.schedule.ir import Schedule
-from taccl_py.schedule.transform import combining, links_of_reverse, mirrored
+from taccl_py.schedule.transform import combining, links_of_own_reverse
 from taccl_py.synthesis.engine import Demand, Engine, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.known import known_bound
+from taccl_py.topology.model import Topology
 
 
 def reduce_by_broadcast(engine: Engine, demand: Demand, options: Options, events: Events) -> Synthesis:
@@ -25,27 +26,20 @@ def reduce_by_broadcast(engine: Engine, demand: Demand, options: Options, events
     """
     # The bound first: if the machine falls apart, that is said of the Reduce.
     bound = known_bound(demand, options)
-    answer, spreads = _broadcasts(engine, demand, replace(options, bound=bound), events)
+    there, turned = replace(demand, kind=Kind.BROADCAST), demand.topology.reversed()
+    # Where both are one machine it is asked itself, so that what depends on the order of links is as good as for a Broadcast.
+    link_of = links_of_own_reverse(demand.topology)
+    answer = engine(there if link_of else replace(there, topology=turned), replace(options, bound=bound), events)
+    spreads = [answer.schedule, *answer.runners_up]
+    if link_of:
+        spreads = [_on(turned, link_of, spread) for spread in spreads]
     found = [combining(spread, demand.topology) for spread in spreads]
     best, *others = sorted(found, key=lambda schedule: schedule.makespan_us)
     proof = Proof.of(best.makespan_us, answer.bound)
     return replace(answer, schedule=best, proof=proof, runners_up=tuple(others))
 
 
-def _broadcasts(
-    engine: Engine, demand: Demand, options: Options, events: Events
-) -> tuple[Synthesis, Sequence[Schedule]]:
-    """An answer for the Broadcast, and its schedules on the reversed machine.
-
-    Where that costs the same, the Broadcast is found on the machine itself: whatever depends on the order of links is as good or bad as there.
-    """
-    there, deadline = replace(demand, kind=Kind.BROADCAST), options.limits.deadline()
-    turned = demand.topology.reversed()
-    if links_of_reverse(demand.topology, turned) is not None:
-        answer = engine(there, options, events)
-        found = [copy for each in (answer.schedule, *answer.runners_up) if (copy := mirrored(each)) is not None]
-        if found:
-            return answer, found
-    left = replace(options, limits=options.limits.within(deadline.left))
-    answer = engine(replace(there, topology=turned), left, events)
-    return answer, (answer.schedule, *answer.runners_up)
+def _on(turned: Topology, link_of: Sequence[int], schedule: Schedule) -> Schedule:
+    """The schedule with the numbers that links have on the reversed machine."""
+    messages = tuple(replace(message, link=link_of[message.link]) for message in schedule.messages)
+    return replace(schedule, topology=turned, messages=messages)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taccl_py.schedule.dispatch import dispatch_starts
+from taccl_py.schedule.dispatch import Dispatch
 from tests.instances import ring
 
 
@@ -12,7 +12,8 @@ def test_the_first_by_priority_goes_first_and_what_waits_for_it_when_it_has_arri
     """Of two messages on one link the second has priority; the third waits for it on another link."""
     topology = ring(3)
     links, uses = [0, 0, 1], [[(0, 2.0)], [(0, 1.0)], [(1, 1.0)]]
-    assert dispatch_starts(topology, links, uses, [3.0, 4.0, 1.0], [(), (), (1,)], [1, 0, 2]) == [1.0, 0.0, 4.0]
+    dispatch = Dispatch(topology, links, uses, [3.0, 4.0, 1.0], [(), (), (1,)], [1, 0, 2])
+    assert dispatch.starts_us() == [1.0, 0.0, 4.0]
 
 
 @st.composite
@@ -37,8 +38,7 @@ def plans(draw):
 @given(plans())
 @settings(max_examples=200, deadline=None)
 def test_at_every_moment_the_first_that_can_start_does(plan):
-    topology, links, uses, message_us, waits_for, order = plan
-    assert dispatch_starts(topology, links, uses, message_us, waits_for, order) == pytest.approx(slowly(plan))
+    assert Dispatch(*plan).starts_us() == pytest.approx(slowly(plan))
 
 
 def slowly(plan):

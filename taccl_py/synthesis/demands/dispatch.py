@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from taccl_py.schedule.dispatch import Use, dispatch_starts
+from taccl_py.schedule.dispatch import Dispatch, Use
 from taccl_py.schedule.ir import Message
 from taccl_py.topology.model import Topology
 from taccl_py.work import count_work
@@ -82,7 +82,7 @@ def dispatch_plan(
     """Start of every message in microseconds, in an order of their numbers where there is a choice."""
     count_work("placed", len(plan))
     links, waits_for = [message.link for message in plan], [set(message.after) for message in plan]
-    return dispatch_starts(topology, links, costs.uses, costs.message_us, waits_for, order)
+    return Dispatch(topology, links, costs.uses, costs.message_us, waits_for, order).starts_us()
 
 
 def timed_messages(
