@@ -93,7 +93,7 @@ def dispatch(
     released
         Barriers with the times at which they are reported to.
     """
-    return _Dispatch(topology).run(first, opening, released)
+    return _BarrierQueues(topology).run(first, opening, released)
 
 
 class _WaitingMessages(NamedTuple):
@@ -124,7 +124,7 @@ class _Queue:
     again_us: float = 0.0
 
 
-class _Dispatch:
+class _BarrierQueues:
     def __init__(self, topology: Topology) -> None:
         self._resources, self._cost, self._links = topology.resources_of, topology.resource_cost, topology.links
         self._known: dict[int, _Charges] = {}
