@@ -30,12 +30,12 @@ from taccl_py.synthesis.bounds import Bound, demand_bound, raised
 from taccl_py.synthesis.bounds.net import Net, OrbitMembers
 from taccl_py.synthesis.bounds.roots import RootPacking, pack_roots
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
-from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.reversal import reduce_by_broadcast
 from taccl_py.synthesis.templates.messages import cut
 from taccl_py.synthesis.trees.bettering import Bettering
 from taccl_py.synthesis.trees.hub import hub_of, shared_out
 from taccl_py.synthesis.trees.justify import justified
+from taccl_py.synthesis.trees.kept import best_of, coarser, rivals
 from taccl_py.synthesis.trees.lift import lifted
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, TransferTimes, TreePlan, left_shifted
@@ -214,7 +214,7 @@ class _TreesRun:
         for tree_sets in self._tree_sets(base, backward):
             if self._is_enough_to_better(found):
                 break
-            if found and tree_sets[0].load_us * self._shard_mb >= _best(found).plan.end_us:
+            if found and tree_sets[0].load_us * self._shard_mb >= best_of(found).plan.end_us:
                 continue
             found += self._cut_finer(base, backward, tree_sets, found)
             found += self._in_rounds(base, tree_sets, found) if backward is None else []
@@ -227,8 +227,8 @@ class _TreesRun:
         found = self._bettering(base.network).bettered(found)
         if not found:
             raise LimitReached("no schedule was found; give more time with --time-limit")
-        best = _best(found)
-        kept = [best, *_coarser(found), *self._usable(found), *_rivals(best, found)]
+        best = best_of(found)
+        kept = [best, *coarser(found), *self._usable(found), *rivals(best, found)]
         return list({id(choice): choice for choice in kept}.values())
 
     def _bettering(self, network: CapacityNetwork) -> Bettering:
@@ -272,11 +272,11 @@ class _TreesRun:
     def _usable(self, found: list[OrderChoice]) -> list[OrderChoice]:
         """The best plan whose pieces are chunks that serve the size, unless the best of all or a coarser one is such a plan."""
         counts = usable_counts(self.demand)
-        kept = (_best(found), *_coarser(found))
+        kept = (best_of(found), *coarser(found))
         usable = [choice for choice in found if choice.num_chunks in counts]
-        if self.demand.chunks_per_rank is not None or not usable or _best(usable) in kept:
+        if self.demand.chunks_per_rank is not None or not usable or best_of(usable) in kept:
             return []
-        return [_best(usable)]
+        return [best_of(usable)]
 
     def _cut_finer(
         self, base: TreePacking, backward: TreePacking | None, tree_sets: Sequence[TreeSet], before: list[OrderChoice]
@@ -286,9 +286,10 @@ class _TreesRun:
         rules = _RULES if backward is None else (*_RULES, *(replace(rule, in_turn=True) for rule in _RULES))
         found: list[OrderChoice] = []
         for cuts in self._numbers_of_cuts(base, tree_sets):
-            if self._is_enough_to_better([*before, *found]):
+            all_found = [*before, *found]
+            if self._is_enough(all_found) if _is_gaining(found) else self._is_enough_to_better(all_found):
                 break
-            if found and found.index(_best(found)) < len(found) - PARAMS.most_failures:
+            if found and found.index(best_of(found)) < len(found) - PARAMS.most_failures:
                 break
             sums = reduce_transfers(network, backward.network, tree_sets[1], cuts) if backward is not None else ()
             transfers = tuple(gather_transfers(network, tree_sets[0], cuts, sums))
@@ -299,7 +300,7 @@ class _TreesRun:
             ranked = sorted(plans, key=lambda rule: plans[rule].end_us)
             found.append(self._evened(OrderChoice(transfers, costs, parts * cuts, ranked[0], plans[ranked[0]])))
             rules = _with_prospects(ranked)
-            self.work.events.incumbent(_best([*before, *found]).plan.end_us)
+            self.work.events.incumbent(best_of([*all_found, found[-1]]).plan.end_us)
         return found
 
     def _in_rounds(
@@ -309,7 +310,7 @@ class _TreesRun:
         network = base.network
         if not (self._is_free and _is_single(network) and self._is_long(network)) or base.is_direct:
             return []
-        if self._is_enough(before) or _best(before).plan.end_us <= self.bound.time_us * PARAMS.round_gain:
+        if self._is_enough(before) or best_of(before).plan.end_us <= self.bound.time_us * PARAMS.round_gain:
             return []
         with self.work.stage("rounds"):
             transfers = gather_transfers(network, tree_sets[0], 1)
@@ -362,12 +363,12 @@ class _TreesRun:
         if not self._is_free or not self._is_long(base.network) or (backward is not None and _is_single(base.network)):
             return []
         found = self._on_shallow_trees(base) if backward is None else self._turned_around(base, backward, before)
-        return [choice for choice in found if choice.plan.end_us < _best(before).plan.end_us]
+        return [choice for choice in found if choice.plan.end_us < best_of(before).plan.end_us]
 
     def _turned_around(self, base: TreePacking, backward: TreePacking, before: list[OrderChoice]) -> list[OrderChoice]:
         """Plans of an AllReduce that are one of a ReduceScatter and one of an AllGather."""
         least_us = (base.packing.bound_us + backward.packing.bound_us) * self._shard_mb
-        if _best(before).plan.end_us < least_us * PARAMS.turned_factor:
+        if best_of(before).plan.end_us < least_us * PARAMS.turned_factor:
             return []
         rests = self._gathers(base, self.work.left(1.0 if backward.is_alike else 0.5))
         sums = rests if backward.is_alike else self._gathers(backward, self.work.left())
@@ -429,14 +430,14 @@ class _TreesRun:
 
     def _is_enough_to_better(self, found: list[OrderChoice]) -> bool:
         """True if no more plans are wanted, also as what is left of the time is for making the best one better, where that may pay."""
-        is_small = bool(found) and self._is_free and len(_best(found).transfers) <= PARAMS.most_sized_messages
+        is_small = bool(found) and self._is_free and len(best_of(found).transfers) <= PARAMS.most_sized_messages
         return self._is_enough(found) or (is_small and self.work.left_part <= PARAMS.bettering_part)
 
     def _is_enough(self, found: list[OrderChoice]) -> bool:
         """True if the search may end: its time is up, or there is next to nothing to gain."""
         if not found:
             return False
-        return self.work.over() or self._is_near(_best(found).plan)
+        return self.work.over() or self._is_near(best_of(found).plan)
 
     def _piece_bytes(self, pieces: int) -> float:
         return self.demand.chunk_bytes(self.demand.collective(pieces))
@@ -534,6 +535,14 @@ class _TreesRun:
             return demand_bound(demand.topology, kind, demand.root, size_bytes, limits)
 
 
+def _is_gaining(found: list[OrderChoice]) -> bool:
+    """True if the last finer pieces saved so much that still finer ones are worth more than what is left of the time can save."""
+    if len(found) < 2:
+        return bool(found)
+    before, last = found[-2:]
+    return last.plan.end_us < before.plan.end_us * (1 - PARAMS.finer_gain)
+
+
 def _with_prospects(ranked: Sequence[DispatchRule]) -> tuple[DispatchRule, ...]:
     """Rules for finer pieces: what was among the slower half will be so again, but for those that come into their own there."""
     most = max(PARAMS.fewest_rules, (len(ranked) + 1) // 2)
@@ -569,30 +578,3 @@ def _is_small(network: CapacityNetwork) -> bool:
 
 def _places(network: CapacityNetwork) -> int:
     return len(network.roots) * network.num_ranks
-
-
-def _best(found: list[OrderChoice]) -> OrderChoice:
-    """The fastest plan; of those that are about as fast, the one with the fewest pieces."""
-    limit_us = min(choice.plan.end_us for choice in found) * (1 + PARAMS.least_gain)
-    return min((c for c in found if c.plan.end_us <= limit_us), key=lambda c: (c.num_chunks, c.plan.end_us))
-
-
-def _rivals(best: OrderChoice, found: list[OrderChoice]) -> list[OrderChoice]:
-    """The fastest plan whose sizes are still to be chosen, if it may become faster than the best one, whose sizes are chosen."""
-    rivals = [c for c in found if not c.sized and c.plan.end_us <= best.plan.end_us * PARAMS.unsized_factor]
-    return sorted(rivals, key=lambda c: c.plan.end_us)[:1] if best.sized else []
-
-
-def _coarser(found: list[OrderChoice]) -> list[OrderChoice]:
-    """Plans with fewer pieces than the best one, the fastest first: connections hold only so many messages in the XML."""
-    best = _best(found)
-    limit_us = best.plan.end_us * COMMON.runner_up_factor
-    fastest: dict[int, OrderChoice] = {}
-    for choice in sorted(found, key=lambda c: c.plan.end_us):
-        if choice.num_chunks < best.num_chunks and choice.plan.end_us <= limit_us:
-            fastest.setdefault(choice.num_chunks, choice)
-    return (
-        list(fastest.values())[: COMMON.most_runners_up]
-        if len(best.transfers) <= PARAMS.most_runner_up_messages
-        else []
-    )
