@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 
 from taccl_py.answer import Answer
@@ -15,6 +16,7 @@ from taccl_py.pipeline.images import LoweredImages, verified_image
 from taccl_py.pipeline.resolve import Request
 from taccl_py.runtimes import Runtime
 from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.solvers.processes import BackgroundCall
 from taccl_py.synthesis.engine import Events
 from taccl_py.topology.degrade import Degradation, degraded
 from taccl_py.topology.failures import (
@@ -26,6 +28,9 @@ from taccl_py.topology.failures import (
     single_failures,
 )
 from taccl_py.topology.model import Topology
+
+# Ranks from which the whole machine is searched in another process while programs are made; to start one takes about a second.
+_LEAST_RANKS_BESIDE = 32
 
 # Lowers an answer, and may take one of its runners-up for it; the failure is for messages.
 Lowerer = Callable[[Answer, Failure], tuple[Answer, Choice | None]]
@@ -83,7 +88,7 @@ class FailurePlan:
     classes
         Classes of failures.
     healthy_us
-        Time of a schedule on the whole machine, once `search_healthy` was called; None if none was found.
+        Time of a schedule on the whole machine, once everything is served; None if none was found.
     done
         Classes that have been searched.
     missing
@@ -110,19 +115,11 @@ class FailurePlan:
         classes = failure_classes(topology, single_failures(topology, sorts), root)
         return FailurePlan(_on(request, topology), topology, classes)
 
-    def search_healthy(self, runtime: Runtime, deadline: Deadline, events: Events) -> None:
-        """Find what the whole machine takes, with the effort ``quick``, for comparison."""
-        events.stage("whole machine")
-        limits = self._limits(deadline, len(self.classes) + 1)
-        limits = limits.within(limits.seconds * EFFORTS["quick"]) if limits.by_work else limits
-        try:
-            answer = search_for(self._within(self.request, limits), runtime, events)
-        except SynthesisError:
-            return
-        self.healthy_us = answer.time_us
-
     def served(self, runtime: Runtime, deadline: Deadline, events: Events, lower: Lowerer) -> Iterator[ServedFailure]:
         """Failures as soon as each has its file. An interrupt of a search ends the searches; one that comes later ends the images too.
+
+        The whole machine is searched too, with the effort ``quick``, for comparison: first of all, or on many ranks beside the making of
+        programs.
 
         Parameters
         ----------
@@ -142,27 +139,45 @@ class FailurePlan:
         InvalidArtifact
             If the verifier reports errors in what was made.
         """
-        for number, failures in enumerate(self.classes):
-            found = self._searched(failures, runtime, deadline, len(self.classes) - number, events)
-            self.done.append(found)
-            if found.answer is None:
-                self.missing += [(image.failure, found.reason) for image in failures.images]
-                continue
-            events.stage(f"lowering for {failures.first.what}")
-            answer, choice = lower(found.answer, failures.first)
-            self.done[-1] = replace(found, answer=answer)
-            stop = self.request.options.limits.stop
-            was_stopped = stop.is_set()
-            yield ServedFailure(failures.first, number, answer, choice)
-            programs = None if choice is None else LoweredImages(choice.lowered, runtime)
-            for place, image in enumerate(failures.images[1:], start=1):
-                if stop.is_set() and not was_stopped:
-                    self.missing += [(each.failure, "interrupted before it") for each in failures.images[place:]]
-                    break
-                events.stage(
-                    f"class {number + 1} of {len(self.classes)}: {place + 1} of {len(failures.images)} failures"
-                )
-                yield self._image(image, number, answer, choice, programs, lower)
+        limits = self._limits(deadline, len(self.classes) + 1)
+        limits = limits.within(limits.seconds * EFFORTS["quick"]) if limits.by_work else limits
+        whole = self._within(self.request, replace(limits, workers=1))
+        is_beside = limits.workers > 1 and limits.by_work and self.topology.num_ranks >= _LEAST_RANKS_BESIDE
+        with ExitStack() as stack:
+            if not is_beside:
+                events.stage("whole machine")
+                self.healthy_us = _time_on_whole(self._within(self.request, limits), runtime)
+            beside: BackgroundCall[float | None] | None = None
+            for number, failures in enumerate(self.classes):
+                found = self._searched(failures, runtime, deadline, len(self.classes) - number, events)
+                self.done.append(found)
+                if is_beside and beside is None and found.answer is not None and not limits.stop.is_set():
+                    beside = BackgroundCall(stack, _time_on_whole, whole, runtime)
+                yield from self._served_class(number, found, runtime, events, lower)
+            if beside is not None:
+                events.stage("whole machine")
+                self.healthy_us = beside.result(limits.stop)
+
+    def _served_class(
+        self, number: int, found: ServedClass, runtime: Runtime, events: Events, lower: Lowerer
+    ) -> Iterator[ServedFailure]:
+        failures = found.failures
+        if found.answer is None:
+            self.missing += [(image.failure, found.reason) for image in failures.images]
+            return
+        events.stage(f"lowering for {failures.first.what}")
+        answer, choice = lower(found.answer, failures.first)
+        self.done[-1] = replace(found, answer=answer)
+        stop = self.request.options.limits.stop
+        was_stopped = stop.is_set()
+        yield ServedFailure(failures.first, number, answer, choice)
+        programs = None if choice is None else LoweredImages(choice.lowered, runtime)
+        for place, image in enumerate(failures.images[1:], start=1):
+            if stop.is_set() and not was_stopped:
+                self.missing += [(each.failure, "interrupted before it") for each in failures.images[place:]]
+                break
+            events.stage(f"class {number + 1} of {len(self.classes)}: {place + 1} of {len(failures.images)} failures")
+            yield self._image(image, number, answer, choice, programs, lower)
 
     def _image(
         self, image: FailureImage, number: int, answer: Answer, choice: Choice | None, programs: LoweredImages | None,
@@ -204,6 +219,13 @@ class FailurePlan:
 
     def _within(self, request: Request, limits: Limits) -> Request:
         return replace(request, options=replace(request.options, limits=limits))
+
+
+def _time_on_whole(request: Request, runtime: Runtime) -> float | None:
+    """Time of a schedule on the whole machine; None if none is found."""
+    with suppress(SynthesisError):
+        return search_for(request, runtime, Events()).time_us
+    return None
 
 
 def _on(request: Request, topology: Topology) -> Request:

@@ -65,7 +65,6 @@ def synth_failures(
     try:
         with watched(limits.stop) as events:
             deadline = limits.deadline()
-            plan.search_healthy(options.runtime, deadline, events)
             for each in plan.served(options.runtime, deadline, events, work.lower):
                 work.write(each)
     except (KeyboardInterrupt, Interrupted):

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 from types import ModuleType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from taccl_py.solvers.limits import INTERRUPTS, STOP
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
+# Seconds between two looks at whether the user wants an end.
+_POLL_SECONDS = 0.1
 # One thread at a time starts a process.
 _STARTING = threading.Lock()
 
@@ -148,6 +151,41 @@ def start_workers(number: int) -> Iterator[Workers]:
         finally:
             ends.close()
             pool.shutdown(cancel_futures=True)
+
+
+class BackgroundCall(Generic[_Result]):
+    """A call in a process of its own, which ends with a stack of contexts."""
+
+    def __init__(self, stack: ExitStack, function: Callable[..., _Result], *given: object) -> None:
+        """Begin with it.
+
+        Parameters
+        ----------
+        stack
+            Ends the process.
+        function, given
+            A function of the top level of some module, and what it is given.
+        """
+        self._workers = stack.enter_context(start_workers(1))
+        # Pickled now: the pool would do so in a thread, while this one adds to what is given.
+        self._future = self._workers.submit(_called, pickle.dumps((function, given)))
+
+    def result(self, stop: threading.Event) -> _Result | None:
+        """Result, for which this may wait; None if the process has died. The process is told if the user wants an end."""
+        while not self._future.done():
+            wait([self._future], _POLL_SECONDS)
+            if stop.is_set():
+                self._workers.stop()
+        try:
+            found: _Result = self._future.result()
+        except BrokenProcessPool:  # perhaps for want of memory
+            return None
+        return found
+
+
+def _called(pickled: bytes) -> Any:
+    function, given = pickle.loads(pickled)
+    return function(*given)
 
 
 def _prepare(listens: Connection) -> None:

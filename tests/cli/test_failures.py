@@ -59,6 +59,14 @@ def test_there_is_one_search_for_each_class_and_one_for_the_whole_machine(taccl,
     assert row["bound_us"] <= row["makespan_us"]
 
 
+def test_the_whole_machine_takes_as_long_where_it_is_searched_beside(taccl, folder, made, monkeypatch):
+    monkeypatch.setattr(api_failures, "_LEAST_RANKS_BESIDE", 2)
+    assert taccl(*WORDS, "gpu-link,gpu-link:0.5", "-o", "beside").code == 0
+    beside, before = (json.loads((place / "failures.json").read_text()) for place in (folder / "beside", made))
+    assert beside["healthy_us"] == before["healthy_us"] > 0
+    assert beside["classes"] == before["classes"]
+
+
 def test_the_same_command_writes_the_same_bytes(taccl, folder, made):
     before = {path.relative_to(made): path.read_bytes() for path in sorted(made.rglob("*")) if path.is_file()}
     assert taccl(*WORDS, "gpu-link,gpu-link:0.5", "-o", "again").code == 0

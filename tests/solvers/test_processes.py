@@ -4,13 +4,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import CancelledError
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 
 import pytest
 
-from taccl_py.solvers.processes import start_workers
+from taccl_py.solvers.limits import STOP
+from taccl_py.solvers.processes import BackgroundCall, start_workers
 from tests.patience import HANGS_SECONDS, ends_within
 
 
@@ -66,6 +69,26 @@ def test_processes_are_given_up_though_calls_were_cancelled_before():
                 call.result()
         with pytest.raises(BrokenProcessPool):
             workers.submit(abs, -3).result()
+
+
+def test_a_call_in_the_background_has_a_result_or_has_died():
+    with ends_within(20), ExitStack() as stack:
+        assert BackgroundCall(stack, divmod, 7, 2).result(threading.Event()) == (3, 1)
+        assert BackgroundCall(stack, os._exit, 1).result(threading.Event()) is None
+        with pytest.raises(ZeroDivisionError):
+            BackgroundCall(stack, divmod, 7, 0).result(threading.Event())
+
+
+def is_told(seconds):
+    """Whether this process is told to end before so many seconds have passed."""
+    return STOP.wait(seconds)
+
+
+def test_a_call_in_the_background_hears_that_the_user_wants_an_end():
+    stop = threading.Event()
+    stop.set()
+    with ends_within(20), ExitStack() as stack:
+        assert BackgroundCall(stack, is_told, HANGS_SECONDS).result(stop)
 
 
 KILLED = """

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
-import pickle
-from concurrent.futures import Future, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import replace
 
 from taccl_py.solvers.limits import Limits
-from taccl_py.solvers.processes import Workers, start_workers
+from taccl_py.solvers.processes import BackgroundCall
 from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.matching.params import PARAMS
-from taccl_py.synthesis.params import COMMON
 
 
 class BackgroundBound:
@@ -38,14 +34,11 @@ class BackgroundBound:
         """
         self._demand, self._limits = demand, limits
         self._found = known
-        self._workers: Workers | None = None
-        self._future: Future[Bound] | None = None
+        self._call: BackgroundCall[Bound] | None = None
         # In a process of a race the other processors are busy too.
         alone = limits.workers == 1 or multiprocessing.parent_process() is not None
         if known is None and not (needed_soon or alone or demand.topology.num_ranks < PARAMS.least_bound_ranks):
-            self._workers = stack.enter_context(start_workers(1))
-            # Pickled now: the pool would do so in a thread, while this one adds to what the topology remembers.
-            self._future = self._workers.submit(_bound_there, pickle.dumps(demand), replace(limits, workers=1))
+            self._call = BackgroundCall(stack, _bound, demand, replace(limits, workers=1))
 
     @property
     def is_known(self) -> bool:
@@ -55,24 +48,9 @@ class BackgroundBound:
     def get(self) -> Bound:
         """Return the bound, for which this may wait."""
         if self._found is None:
-            self._found = self._awaited() or _bound(self._demand, self._limits)
+            found = None if self._call is None else self._call.result(self._limits.stop)
+            self._found = found or _bound(self._demand, self._limits)
         return self._found
-
-    def _awaited(self) -> Bound | None:
-        if self._workers is None or self._future is None:
-            return None
-        while not self._future.done():
-            wait([self._future], COMMON.poll_seconds)
-            if self._limits.stop.is_set():
-                self._workers.stop()
-        try:
-            return self._future.result()
-        except BrokenProcessPool:  # perhaps for want of memory
-            return None
-
-
-def _bound_there(pickled: bytes, limits: Limits) -> Bound:
-    return _bound(pickle.loads(pickled), limits)
 
 
 def _bound(demand: Demand, limits: Limits) -> Bound:

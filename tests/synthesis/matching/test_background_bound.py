@@ -36,7 +36,7 @@ def test_no_process_is_started_where_there_is_no_other_processor_or_nothing_else
     workers, needed_soon, monkeypatch
 ):
     monkeypatch.setattr(background_bound, "PARAMS", replace(background_bound.PARAMS, least_bound_ranks=2))
-    monkeypatch.setattr(background_bound, "start_workers", None)
+    monkeypatch.setattr(background_bound, "BackgroundCall", None)
     with ExitStack() as stack:
         assert BackgroundBound(DEMAND, Limits(workers=workers), stack, needed_soon=needed_soon).get().time_us > 0
 
