@@ -66,10 +66,13 @@ def dispatch_messages(topology: Topology, chunk_bytes: float, untimed: Sequence[
 
 
 def dispatch_untimed(
-    topology: Topology, sizes_bytes: Sequence[float], untimed: Sequence[UntimedMessage]
+    topology: Topology, sizes_bytes: Sequence[float], untimed: Sequence[UntimedMessage], *, as_planned: bool = False
 ) -> list[UntimedMessage]:
-    """The plan with the times of `dispatch_messages`, every message having a size of its own."""
-    return PlanDependences.of(topology, untimed).dispatched(sizes_bytes)
+    """The plan with the times of `dispatch_messages`, every message having a size of its own.
+
+    With `as_planned`, what the plan starts first goes first of what could start at a moment.
+    """
+    return PlanDependences.of(topology, untimed).dispatched(sizes_bytes, as_planned=as_planned)
 
 
 def time_untimed(
@@ -173,10 +176,10 @@ class PlanDependences:
         clock.send_in_order()
         return max(clock.end_us, default=0.0)
 
-    def dispatched(self, sizes_bytes: Sequence[float]) -> list[UntimedMessage]:
-        """The plan with the times of `dispatch_messages`, every message having a size of its own."""
+    def dispatched(self, sizes_bytes: Sequence[float], *, as_planned: bool = False) -> list[UntimedMessage]:
+        """The plan with the times of `dispatch_untimed`."""
         clock = _ScheduleClock(self, sizes_bytes)
-        clock.dispatch()
+        clock.dispatch(as_planned=as_planned)
         return clock.as_sent()
 
     def sent_by(self, start_us: Sequence[float], sizes_bytes: Sequence[float]) -> list[UntimedMessage]:
@@ -243,8 +246,18 @@ class _ScheduleClock:
         times = zip(self.plan.untimed, self.start_us, self.end_us, strict=True)
         return [UntimedMessage(d.link, d.chunks, start, end, d.reduce, d.lead, d.packed) for d, start, end in times]
 
-    def dispatch(self) -> list[int]:
-        """Send all, of those that could start first always the one with the longest path to go; in which order."""
+    def dispatch(self, *, as_planned: bool = False) -> list[int]:
+        """Send all, of those that could start first always the one with the longest path to go, or the plan's first one; in which order."""
+        order = self.plan.order if as_planned else self._longest_first()
+        deliveries = self.plan.deliveries
+        links = [message.link for message in self.plan.untimed]
+        uses, message_us = [each.uses for each in self.lasting], [each.message_us for each in self.lasting]
+        self.start_us = Dispatch(self.plan.topology, links, uses, message_us, deliveries, order).starts_us()
+        self.end_us = [start + lasts for start, lasts in zip(self.start_us, message_us, strict=True)]
+        return sorted(order, key=self.start_us.__getitem__)
+
+    def _longest_first(self) -> list[int]:
+        """All messages, those with the longest path to go first."""
         deliveries = self.plan.deliveries
         path_us = [lasting.message_us for lasting in self.lasting]
         behind_us = [0.0] * len(path_us)
@@ -253,12 +266,7 @@ class _ScheduleClock:
             for j in deliveries[i]:
                 if path_us[i] > behind_us[j]:
                     behind_us[j] = path_us[i]
-        order = sorted(range(len(path_us)), key=lambda i: (-path_us[i], i))
-        links = [message.link for message in self.plan.untimed]
-        uses, message_us = [each.uses for each in self.lasting], [each.message_us for each in self.lasting]
-        self.start_us = Dispatch(self.plan.topology, links, uses, message_us, deliveries, order).starts_us()
-        self.end_us = [start + lasts for start, lasts in zip(self.start_us, message_us, strict=True)]
-        return sorted(order, key=self.start_us.__getitem__)
+        return sorted(range(len(path_us)), key=lambda i: (-path_us[i], i))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,10 @@ from taccl_py.schedule.timing import (
     PlanDependences,
     build_schedule,
     dispatch_messages,
+    dispatch_untimed,
     find_deliveries,
     time_messages,
+    time_untimed,
 )
 from taccl_py.schedule.transform import resized, untimed_messages
 from taccl_py.topology.model import Link, Port
@@ -144,6 +146,22 @@ def test_the_longest_path_goes_first_through_a_port():
     assert max(m.end_us for m in time_messages(topology, MB, drafts)) == 50.0
     dispatched = dispatch_messages(topology, MB, drafts)
     assert sorted((m.link, m.start_us, m.end_us) for m in dispatched) == [(0, 0, 10), (1, 10, 25), (2, 10, 40)]
+    as_planned = dispatch_untimed(topology, [MB] * 3, drafts, as_planned=True)
+    assert sorted((m.link, m.start, m.end) for m in as_planned) == [(0, 10, 20), (1, 0, 15), (2, 20, 50)]
+
+
+def test_what_comes_late_does_not_hold_up_what_is_there():
+    """Rank 1 is to pass rank 0's chunk on before it sends its own, through one port; but it is there only after 30 us."""
+    links = [Link(0, 1, 0.0, 30.0), Link(1, 2, 0.0, 10.0, ports=(0,)), Link(1, 3, 0.0, 10.0, ports=(0,))]
+    topology = machine(4, links, [Port("out", 0.0, 10.0)])
+    drafts = [
+        UntimedMessage(0, (0,), 0.0, 1.0),
+        UntimedMessage(1, (0,), 1.0, 2.0),
+        UntimedMessage(2, (1,), 2.0, 3.0),
+    ]
+    assert max(m.end for m in time_untimed(topology, [MB] * 3, drafts)) == 50.0
+    as_planned = dispatch_untimed(topology, [MB] * 3, drafts, as_planned=True)
+    assert sorted((m.link, m.start, m.end) for m in as_planned) == [(0, 0, 30), (1, 30, 40), (2, 0, 10)]
 
 
 @settings(max_examples=60)

@@ -65,6 +65,15 @@ def test_sketches_are_tried_where_a_machine_is_too_large_without_one_what_leaves
     assert not second_runs(Demand(load_topology("ndv4", 16), Kind.ALLTOALL, 1048576.0))
 
 
+def test_paths_of_single_chunks_are_not_searched_where_there_are_too_many_but_under_a_sketch():
+    """Eight ND A100 v4 nodes: 64 chunks and 4032 links, where milp is seven times as slow as others on a lost NIC."""
+    large, small = (Demand(load_topology("ndv4", nodes), Kind.ALLREDUCE, 64e6) for nodes in (8, 2))
+    assert "milp" not in [run.engine for run in first_runs(large)]
+    assert "milp" in [run.engine for run in first_runs(small)]
+    sketched = replace(large, sketch=second_runs(large)[0].demand.sketch)
+    assert "milp" in [run.engine for run in first_runs(sketched)]
+
+
 def test_engine_greedy_takes_part_on_larger_machines_without_regularity():
     """36 ranks are enough; on 16 others search all that there is."""
     whole, small = load_topology("torus:6x6"), load_topology("torus:4x4")

@@ -207,6 +207,6 @@ def test_when_time_is_up_few_chunks_have_to_do(monkeypatch):
 
 def test_chunks_that_only_make_more_messages_are_not_made_finer_still(monkeypatch):
     """16384 chunks would be possible; the more messages they have to be, the more often these pay alpha."""
-    monkeypatch.setattr(uneven, "recut", lambda *_: None)
+    monkeypatch.setattr(uneven, "recut", lambda *_, **__: None)
     tried = counts_tried(monkeypatch, replace(two_lanes(3), chunk_bytes=65536.0 / 3), 65536, LIMITS)
     assert 64 < max(tried) < 16384

@@ -150,7 +150,8 @@ def _write_out(
             continue
         # Several strategies come to the same where nodes or lanes are few.
         same = 0 if plan is None else _order_of(plan)
-        schedule = fitted(demand, plan, over) if plan is not None and same not in tried else None
+        is_new = plan is not None and same not in tried
+        schedule = fitted(demand, plan, over, promised_us=strategy.estimate_us) if plan is not None and is_new else None
         tried.add(same)
         if schedule is not None:
             work += sum(len(message.chunks) for message in schedule.messages)

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.gather import hand_out
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE, PATHS, RankLoad, inside_steps
 from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
+from taccl_py.synthesis.templates.circulant import Circulant
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 from taccl_py.synthesis.templates.patterns import DIRECT
 
-# How nodes pass on a piece: all that know tell others; each tells the next one; or along two binary trees by turns, where who passes
-# on in one tree only listens in the other, so that all send as much as in a chain and the last one waits for few messages.
-# Sanders, Speck, Traeff: Two-tree algorithms for full bandwidth broadcast, reduction and scan. Parallel Computing 35 (2009), section 2.
-TREE, CHAIN, TWO_TREES = "tree", "chain", "two trees"
+# How nodes pass on a piece: all that know tell others; each tells the next one; or pieces take ways of their own, so that all send as
+# much as in a chain and the last piece is everywhere in the fewest rounds (`Circulant`).
+TREE, CHAIN, CIRCULANT = "tree", "chain", "circulant"
 # What the ranks of the root's node occupy that hand on what was dealt out to them.
 _HOME = -1
 
@@ -55,12 +56,12 @@ class NodeStep:
     dst: int
 
 
-def course_rounds(num_nodes: int, between: str, number: int) -> list[list[NodeStep]]:
-    """Senders and receivers of each round, for the piece of this number."""
+def course_rounds(num_nodes: int, between: str, number: int = 0, pieces: int = 1) -> list[list[NodeStep]]:
+    """Senders and receivers of each round; in a circulant for the piece of this number among so many."""
+    if between == CIRCULANT:
+        return [[step] for _, piece, step in circulant_turns(num_nodes, pieces) if piece == number]
     if between == CHAIN:
         return [[NodeStep(node, node + 1)] for node in range(num_nodes - 1)]
-    if between == TWO_TREES:
-        return [[step] for step in _binary_tree(num_nodes, second=bool(number % 2))]
     found, know = [], 1
     while know < num_nodes:
         found.append([NodeStep(node, node + know) for node in range(min(know, num_nodes - know))])
@@ -68,23 +69,30 @@ def course_rounds(num_nodes: int, between: str, number: int) -> list[list[NodeSt
     return found
 
 
-def _binary_tree(num_nodes: int, *, second: bool) -> list[NodeStep]:
-    """The first or the second of two trees, from its root on; odd places are the leaves of the first one."""
-    others = num_nodes - 1
+@lru_cache
+def circulant_turns(num_nodes: int, pieces: int) -> list[tuple[int, int, NodeStep]]:
+    """Rounds, pieces and their steps, in the order of rounds."""
+    messages = Circulant.of(num_nodes).messages(tuple(range(num_nodes)), pieces)
+    return [(int(message.start), message.chunks[0], NodeStep(message.src, message.dst)) for message in messages]
 
-    def node(place: int) -> int:
-        """The second tree is the first one's mirror image where that takes leaves to others, else it is shifted by one."""
-        if not second or not place:
-            return place
-        return others + 1 - place if others % 2 == 0 else place % others + 1
 
-    found, ranges = list[NodeStep](), [(0, 1, others)]
-    for parent, low, high in ranges:
-        if low <= high:
-            middle = max(range(low, high + 1), key=lambda place: place & -place)
-            found.append(NodeStep(node(parent), node(middle)))
-            ranges += [(middle, low, middle - 1), (middle, middle + 1, high)]
-    return found
+@lru_cache
+def circulant_returns(num_nodes: int, pieces: int) -> list[tuple[int, int]]:
+    """For every piece, the node that sends a part of it back to the root's node, and in which round.
+
+    In every round one node does not send: the one that would send to the root's. It has all of a piece that it heard two rounds before.
+    """
+    skips = Circulant.of(num_nodes).skips
+    heard = {(step.dst, piece): number for number, piece, step in circulant_turns(num_nodes, pieces)}
+    skipped = -(pieces - 1) % (len(skips) - 1)
+    found: dict[int, tuple[int, int]] = {}
+    number = 0
+    while len(found) < pieces:
+        node = num_nodes - skips[(number + skipped) % (len(skips) - 1)]
+        ready = (piece for piece in range(pieces) if piece not in found and heard[node, piece] + 2 <= number)
+        found.update({piece: (node, number) for piece in [*ready][:1]})
+        number += 1
+    return [found[piece] for piece in range(pieces)]
 
 
 @dataclass(frozen=True)
@@ -99,38 +107,74 @@ class CourseTimes:
 
 def course_times(cluster: LaneCluster, course: BroadcastVariant, chunk_bytes: float, root: int) -> CourseTimes:
     """Times of the stages; every node has ports of its own."""
-    alone = cluster.width == 1 and any(root in carriers for carriers in cluster.carriers)
-    stages: list[Stage] = []
+    return _CourseStages(cluster, course, chunk_bytes, root).times()
 
-    def add(step_us: Sequence[float], resource: int, *after: int, also: int | None = None) -> int:
-        stages.append(Stage(tuple(step_us), resource, after, also=also))
-        return len(stages) - 1
 
-    deal, across, hand = [], [], []
-    for number, piece in enumerate(course.pieces):
-        load = RankLoad(chunk_bytes, piece, True)
-        steps = inside_steps(cluster, course.inside, load, 1)
-        deal.append(add(_deal_steps(cluster, course, load), INSIDE))
+class _CourseStages:
+    """Stages of a course, as they are put together."""
+
+    def __init__(self, cluster: LaneCluster, course: BroadcastVariant, chunk_bytes: float, root: int) -> None:
+        self._cluster, self._course = cluster, course
+        self._alone = cluster.width == 1 and any(root in carriers for carriers in cluster.carriers)
+        self._loads = {piece: RankLoad(chunk_bytes, piece, True) for piece in {*course.pieces}}
+        self._steps = {piece: inside_steps(cluster, course.inside, load, 1) for piece, load in self._loads.items()}
+        self._stages: list[Stage] = []
+        # By piece: dealing out; rounds; handing out behind the root and each round; by what each node knows it.
+        self._deal: list[int] = []
+        self._across: list[list[int]] = []
+        self._hand: list[list[int]] = []
+        self._told: list[dict[int, list[int]]] = []
+
+    def times(self) -> CourseTimes:
+        """Put them together and schedule them."""
+        course, num_nodes = self._course, len(self._cluster.nodes)
+        for number in range(len(course.pieces)):
+            self._begin(number)
+            if course.between != CIRCULANT:
+                for place, steps in enumerate(course_rounds(num_nodes, course.between)):
+                    self._tell(number, place, steps[0])
+        if course.between == CIRCULANT:
+            # Ports take the pieces in the order of rounds.
+            last: dict[int, int] = {}
+            for _, number, step in circulant_turns(num_nodes, len(course.pieces)):
+                ports = (2 * step.src, 2 * step.dst + 1)
+                told = self._tell(number, len(self._across[number]), step, *(last[p] for p in ports if p in last))
+                last.update(dict.fromkeys(ports, told))
+        end_us = schedule_stages(self._stages)
+        across, hand = (
+            tuple(tuple(self._stages[i] for i in row) for row in rows) for rows in (self._across, self._hand)
+        )
+        return CourseTimes(tuple(self._stages[i] for i in self._deal), across, hand, end_us)
+
+    def _add(self, step_us: Sequence[float], resource: int, *after: int, also: int | None = None) -> int:
+        self._stages.append(Stage(tuple(step_us), resource, after, also=also))
+        return len(self._stages) - 1
+
+    def _begin(self, number: int) -> None:
+        """Deal a piece out in the root's node, and hand it out there."""
+        course, piece = self._course, self._course.pieces[number]
+        self._deal.append(self._add(_deal_steps(self._cluster, course, self._loads[piece]), INSIDE))
         # Where each hands on what it has straight to the others, the root deals out meanwhile: it sends nothing else inside.
         home = _HOME if course.inside == DIRECT else INSIDE
-        rounds, hands = list[int](), [add(steps, home, deal[-1])]
-        told = {0: deal[-1:] if not alone else []}
-        for place, steps_across in enumerate(course_rounds(len(cluster.nodes), course.between, number)):
-            first = steps_across[0]
-            # In a tree of all that know the root's node sends in every round, and stands for the others.
-            alike = course.between == TREE
-            sender, receiver = (ACROSS, place + 1) if alike else (ACROSS + 3 * first.src, first.dst)
-            before = rounds[-1:] if alike and place else told[first.src]
-            # Along two trees a node hears from two others.
-            heard = ACROSS + 3 * receiver + 1 if course.between == TWO_TREES else None
-            rounds.append(add([cluster.lane_us(load.num_bytes)], sender, *before, also=heard))
-            told[first.dst] = rounds[-1:]
-            hands.append(add(steps, ACROSS + 3 * receiver + 2, rounds[-1]))
-        across.append(rounds)
-        hand.append(hands)
-    end_us = schedule_stages(stages)
-    pick = [tuple(tuple(stages[i] for i in row) for row in rows) for rows in (across, hand)]
-    return CourseTimes(tuple(stages[i] for i in deal), pick[0], pick[1], end_us)
+        self._hand.append([self._add(self._steps[piece], home, self._deal[-1])])
+        self._across.append([])
+        self._told.append({0: [] if self._alone else self._deal[-1:]})
+
+    def _tell(self, number: int, place: int, step: NodeStep, *after: int) -> int:
+        """One node tells another, which hands out what it hears."""
+        course, piece = self._course, self._course.pieces[number]
+        rounds, told = self._across[number], self._told[number]
+        # In a tree of all that know the root's node sends in every round, and stands for the others.
+        alike = course.between == TREE
+        sender, receiver = (ACROSS, place + 1) if alike else (ACROSS + 3 * step.src, step.dst)
+        before = rounds[-1:] if alike and place else told[step.src]
+        # In a circulant a node hears from several others.
+        heard = ACROSS + 3 * receiver + 1 if course.between == CIRCULANT else None
+        lane_us = self._cluster.lane_us(self._loads[piece].num_bytes)
+        rounds.append(self._add([lane_us], sender, *before, *after, also=heard))
+        told[step.dst] = rounds[-1:]
+        self._hand[number].append(self._add(self._steps[piece], ACROSS + 3 * receiver + 2, rounds[-1]))
+        return rounds[-1]
 
 
 def _deal_steps(cluster: LaneCluster, course: BroadcastVariant, load: RankLoad) -> list[float]:
@@ -156,7 +200,7 @@ def broadcast_messages(
         if dealt is None:
             return None
         messages += dealt
-        for place, steps in enumerate(course_rounds(len(cluster.nodes), course.between, number)):
+        for place, steps in enumerate(course_rounds(len(cluster.nodes), course.between, number, len(course.pieces))):
             stage = times.across[number][place]
             for step in steps:
                 ends = (cluster.carriers[order[step.src]], cluster.carriers[order[step.dst]])

@@ -24,8 +24,8 @@ from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.relays import Relays
 from taccl_py.synthesis.hierarchy.rooted import (
     CHAIN,
+    CIRCULANT,
     TREE,
-    TWO_TREES,
     BroadcastVariant,
     CourseTimes,
     broadcast_messages,
@@ -296,7 +296,7 @@ def _broadcasts(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrat
 
     for inside in insides(cluster):
         # Between two nodes all are the same.
-        for between in (CHAIN, TREE, TWO_TREES)[: 3 if len(cluster.nodes) > 2 else 1]:
+        for between in (CHAIN, TREE, CIRCULANT)[: 3 if len(cluster.nodes) > 2 else 1]:
             cuts = PARAMS.cuts if between == TREE else (*PARAMS.cuts, *PARAMS.chain_cuts)
             for pieces in _pieces(demand, cluster.width, cuts):
                 course = BroadcastVariant(between, inside, pieces)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,11 +22,12 @@ from taccl_py.synthesis.templates.params import PARAMS as TEMPLATE_PARAMS
 from taccl_py.topology.model import Topology
 
 
-def fitted(demand: Demand, plan: TemplatePlan, over: Over = never) -> Schedule | None:
+def fitted(demand: Demand, plan: TemplatePlan, over: Over = never, *, promised_us: float = math.inf) -> Schedule | None:
     """The plan on the machine's links, or None if it does not fit them.
 
     The order of the plan at links and ports is kept, or what has the longest path to go is sent first, whichever is faster; where time
-    is over, it is kept.
+    is over, it is kept. Where neither keeps what the plan promised, what the plan starts first is also sent first of what can be sent,
+    so that nothing that comes late holds up what is there.
     """
     topology, collective = demand.topology, demand.collective(plan.chunks_per_rank)
     chunk_bytes = demand.chunk_bytes(collective)
@@ -37,7 +39,7 @@ def fitted(demand: Demand, plan: TemplatePlan, over: Over = never) -> Schedule |
     packed = [part for message in untimed for part in parts_of(message)]
     blocks = _blocks(collective, [*whole, *packed])
     timed_of = partial(_timed, topology, chunk_bytes, blocks)
-    found = list(until(over, timed_of(whole)))
+    found = list(until(over, timed_of(whole, promised_us=promised_us)))
     if collective.reduces and len(found[0].untimed) > len(whole) and not over():
         # Sums that do not lie together can be packed, or moved to scratch for good, for copies that others need not.
         copying = list(until(over, chain(timed_of(packed), timed_of(whole, as_named=True))))
@@ -85,14 +87,19 @@ def _timed(
     untimed: Sequence[UntimedMessage],
     *,
     as_named: bool = False,
+    promised_us: float = math.inf,
 ) -> Iterator[_TimedMessages]:
-    """The plan in its own order and in the other one."""
+    """The plan in its own order and in the others."""
     untimed = [blocks.coarse(message) for message in untimed]
     scratch = choose_scratch(topology, blocks, untimed, as_named=as_named)
     runs = contiguous_runs(topology, blocks, scratch, untimed)
-    kept = time_untimed(topology, [chunk_bytes * blocks.size(run.chunks) for run in runs], runs)
+    sizes_bytes = [chunk_bytes * blocks.size(run.chunks) for run in runs]
+    kept = time_untimed(topology, sizes_bytes, runs)
     kept.sort(key=lambda message: (message.start, message.link, message.chunks))
-    yield _TimedMessages(kept, scratch)
-    yield _TimedMessages(
-        dispatch_untimed(topology, [chunk_bytes * blocks.size(run.chunks) for run in kept], kept), scratch
-    )
+    found = _TimedMessages(kept, scratch)
+    yield found
+    longest = dispatch_untimed(topology, [chunk_bytes * blocks.size(run.chunks) for run in kept], kept)
+    other = _TimedMessages(longest, scratch)
+    yield other
+    if min(found.end_us, other.end_us) > promised_us * TEMPLATE_PARAMS.kept_promise:
+        yield _TimedMessages(dispatch_untimed(topology, sizes_bytes, runs, as_planned=True), scratch)

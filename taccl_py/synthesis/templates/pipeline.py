@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 from taccl_py.synthesis.templates.params import PARAMS
@@ -55,7 +56,7 @@ class Pipeline:
         """One for each piece of each stripe."""
         return self.pieces * len(self.trees[0])
 
-    def best(self, num_chunks: int | None) -> Pipeline | None:
+    def best(self, num_chunks: int | None) -> Self | None:
         """The same in the number of pieces that suits it, or in so many chunks; None if that is no whole number of pieces."""
         stripes = len(self.trees[0])
         if num_chunks is not None:
@@ -76,8 +77,8 @@ class Pipeline:
 
     def messages(self) -> TemplateMessages:
         """The plan in full; chunks are numbered piece by piece."""
-        period_us = self._period_us()
-        firsts = [self._first(trees) for trees in self.trees[: self.pieces]]
+        period_us = self.period_us
+        firsts = [self.alone(trees) for trees in self.trees[: self.pieces]]
         found = []
         for piece in range(self.pieces):
             first = firsts[piece % len(firsts)]
@@ -91,20 +92,22 @@ class Pipeline:
         return tuple(sorted(found, key=lambda message: message.start))
 
     @property
-    def _chunk_bytes(self) -> float:
+    def chunk_bytes(self) -> float:
+        """Size of a piece of a stripe."""
         return self.size_bytes / self.num_chunks
 
-    def _cut(self, pieces: int) -> Pipeline:
+    def _cut(self, pieces: int) -> Self:
         """The same in so many pieces, with its time."""
         plan = replace(self, pieces=pieces)
-        first_us = max(edge.end_us for edges in plan._first(plan.trees[0]) for edge in edges)
-        return replace(plan, end_us=first_us + (pieces - 1) * plan._period_us())
+        first_us = max(edge.end_us for edges in plan.alone(plan.trees[0]) for edge in edges)
+        return replace(plan, end_us=first_us + (pieces - 1) * plan.period_us)
 
-    def _period_us(self) -> float:
+    @property
+    def period_us(self) -> float:
         """Time for which the busiest link or port is busy with a piece."""
         cost = self.site.topology.resource_cost
         return max(
-            number * (cost[r][0] + cost[r][1] * self._chunk_bytes / BYTES_PER_MB) for r, number in self._uses.items()
+            number * (cost[r][0] + cost[r][1] * self.chunk_bytes / BYTES_PER_MB) for r, number in self._uses.items()
         )
 
     @cached_property
@@ -120,9 +123,9 @@ class Pipeline:
                 found[resource] += number
         return {resource: number / len(self.trees) for resource, number in found.items()}
 
-    def _first(self, trees: Sequence[Tells]) -> list[list[Edge]]:
+    def alone(self, trees: Sequence[Tells]) -> list[list[Edge]]:
         """Every tree's edges with their times if there were this piece only: what can start first does."""
-        topology, num_bytes = self.site.topology, self._chunk_bytes
+        topology, num_bytes = self.site.topology, self.chunk_bytes
         free_us = [0.0] * topology.num_resources
         found: list[list[Edge]] = [[] for _ in trees]
         # Of what can start at the same time, the next message of every rank goes before the one after that.

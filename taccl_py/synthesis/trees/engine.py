@@ -86,6 +86,7 @@ class _TreesRun:
     ) -> None:
         self.demand, self.work, self.trees, self.known_bound = demand, work, trees, known_bound
         self.bound = Bound(0.0, "nothing has to move")
+        self.least_us = math.inf
 
     def answer(self) -> Synthesis:
         """Search, lift and bound."""
@@ -331,10 +332,13 @@ class _TreesRun:
                     plans[rule] = times.list_schedule(rule)
             room = PARAMS.most_justified_messages
             for rule in sorted(plans, key=lambda rule: plans[rule].end_us):
+                self.least_us = min(self.least_us, plans[rule].end_us)
                 room -= len(plans[rule].messages)
-                if room < 0 or self.work.over() or self._is_near(plans[rule]):
+                is_hopeless = plans[rule].end_us > self.least_us * PARAMS.justified_factor
+                if room < 0 or is_hopeless or self.work.over() or self._is_near(plans[rule]):
                     break
                 plans[rule] = justified(times, plans[rule])
+                self.least_us = min(self.least_us, plans[rule].end_us)
         return plans
 
     def _is_near(self, plan: TreePlan) -> bool:
