@@ -125,7 +125,8 @@ def _promising(plans: Sequence[Schedule], demand: Demand, limits: Limits) -> lis
             waiting.rotate(-1)
     # Of several weights of a plan that come to the same one is enough.
     unlike = {(plan.time_us, len(plan.damage.plan.messages)): plan for plan in reversed(found)}
-    return sorted(unlike.values(), key=lambda plan: plan.time_us)[: PARAMS.most_plans]
+    most = PARAMS.most_sized_plans if demand.kind is Kind.BROADCAST else PARAMS.most_plans
+    return sorted(unlike.values(), key=lambda plan: plan.time_us)[:most]
 
 
 def _sized(plan: WeighedPlan, limits: Limits) -> Schedule | None:

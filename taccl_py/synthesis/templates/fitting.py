@@ -26,7 +26,7 @@ def fitted(demand: Demand, plan: TemplatePlan, over: Over = never, *, promised_u
     """The plan on the machine's links, or None if it does not fit them.
 
     The order of the plan at links and ports is kept, or what has the longest path to go is sent first, whichever is faster; where time
-    is over, it is kept. Where neither keeps what the plan promised, what the plan starts first is also sent first of what can be sent,
+    is over, it is kept. If it does not keep what the plan promised, what the plan starts first is also sent first of what can be sent,
     so that nothing that comes late holds up what is there.
     """
     topology, collective = demand.topology, demand.collective(plan.chunks_per_rank)
@@ -98,8 +98,8 @@ def _timed(
     kept.sort(key=lambda message: (message.start, message.link, message.chunks))
     found = _TimedMessages(kept, scratch)
     yield found
-    longest = dispatch_untimed(topology, [chunk_bytes * blocks.size(run.chunks) for run in kept], kept)
-    other = _TimedMessages(longest, scratch)
-    yield other
-    if min(found.end_us, other.end_us) > promised_us * TEMPLATE_PARAMS.kept_promise:
+    if found.end_us > promised_us * TEMPLATE_PARAMS.kept_promise:
         yield _TimedMessages(dispatch_untimed(topology, sizes_bytes, runs, as_planned=True), scratch)
+    yield _TimedMessages(
+        dispatch_untimed(topology, [chunk_bytes * blocks.size(run.chunks) for run in kept], kept), scratch
+    )
