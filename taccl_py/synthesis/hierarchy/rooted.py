@@ -17,7 +17,7 @@ from taccl_py.synthesis.templates.circulant import Circulant
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 from taccl_py.synthesis.templates.patterns import DIRECT
 
-# How nodes pass on a piece: all that know tell others; each tells the next one; or pieces take ways of their own, so that all send as
+# How nodes pass on a piece: all that know tell others; each tells the next one; or pieces take paths of their own, so that all send as
 # much as in a chain and the last piece is everywhere in the fewest rounds (`Circulant`).
 TREE, CHAIN, CIRCULANT = "tree", "chain", "circulant"
 # What the ranks of the root's node occupy that hand on what was dealt out to them.
