@@ -58,7 +58,7 @@ class Params:
     most_pairs_of_one_chunk
         Pairs up to which it gets one chunk per rank under a sketch. Guess.
     most_free_pairs
-        The same without one. Measured: beyond, on 32 to 72 ranks of ten machines, 4 KiB to 16 MiB of all collectives, it was
+        The same without one. Measured: beyond, on 32 to 72 ranks of nine machines, 1 KiB to 16 MiB of four collectives, it was
         nowhere faster than all others, in ten seconds and more of each search.
     first_chunk_counts
         Chunks per rank that engine ``milp`` gets in the first race. Guess.
