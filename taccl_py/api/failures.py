@@ -157,6 +157,8 @@ class FailurePlan:
             if beside is not None:
                 events.stage("whole machine")
                 self.healthy_us = beside.result(limits.stop)
+                if self.healthy_us is None and not limits.stop.is_set():  # the process may have died
+                    self.healthy_us = _time_on_whole(whole, runtime)
 
     def _served_class(
         self, number: int, found: ServedClass, runtime: Runtime, events: Events, lower: Lowerer

@@ -59,7 +59,7 @@ class NodeStep:
 def course_rounds(num_nodes: int, between: str, number: int = 0, pieces: int = 1) -> list[list[NodeStep]]:
     """Senders and receivers of each round; in a circulant for the piece of this number among so many."""
     if between == CIRCULANT:
-        return [[step] for _, piece, step in circulant_turns(num_nodes, pieces) if piece == number]
+        return [[step] for step in _circulant_steps(num_nodes, pieces)[number]]
     if between == CHAIN:
         return [[NodeStep(node, node + 1)] for node in range(num_nodes - 1)]
     found, know = [], 1
@@ -74,6 +74,15 @@ def circulant_turns(num_nodes: int, pieces: int) -> list[tuple[int, int, NodeSte
     """Rounds, pieces and their steps, in the order of rounds."""
     messages = Circulant.of(num_nodes).messages(tuple(range(num_nodes)), pieces)
     return [(int(message.start), message.chunks[0], NodeStep(message.src, message.dst)) for message in messages]
+
+
+@lru_cache
+def _circulant_steps(num_nodes: int, pieces: int) -> list[list[NodeStep]]:
+    """Steps of every piece, in the order of rounds."""
+    found: list[list[NodeStep]] = [[] for _ in range(pieces)]
+    for _, piece, step in circulant_turns(num_nodes, pieces):
+        found[piece].append(step)
+    return found
 
 
 @lru_cache
