@@ -51,7 +51,7 @@ _OWN_SHARE = 0.6
 # Longest run of one engine; a range races many.
 _RUN_SECONDS = 12.0
 # A span may keep an algorithm that is this much slower than the fastest where that saves a file.
-_TOLERANCE = 5e-4
+_TOLERANCE = 2e-3
 # Where a runtime does not load so many files, algorithms may be slower, so many times at a time, up to this part.
 _MORE_TOLERANCE, _MOST_TOLERANCE = 4.0, 100.0
 # Chunks of at least this many bytes are cut into instances, so that one threadblock does not limit a fast link.

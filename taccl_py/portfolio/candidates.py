@@ -27,9 +27,10 @@ from taccl_py.tolerances import CLOSE_TO_BOUND, RELATIVE
 _EVERY = 2
 # An algorithm that is slower by less than this may have a program that is faster, as not every program keeps its schedule's time.
 _NEAR = 0.03
-# Quick engines that were slower than the best by more than this at two sizes, which lie no further apart than by this factor, are not
-# asked at sizes between these: large sizes take some of them ten seconds, to be beaten by far.
-_BEATEN, _FAR = 0.1, 300.0
+# An engine is asked at a size only if it may save more than this part there.
+_LEAST_GAIN = 0.003
+# Sizes asked in a first round lie no further apart than by this factor.
+_FAR = 300.0
 # Engines that construct are asked at so many sizes at a time, from the largest one down; searches from the widest gap on, until one time
 # all of them find nothing better.
 _SIZES_AT_ONCE = 2
@@ -88,7 +89,7 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
     one first: where they find nothing better there, they are not asked where the gap is narrower, and narrower and finer ones not at all.
     Should time run out, then where least is lost: the engine that is seldom beaten goes first, and all begin with sizes far apart,
     which leaves no size far from one that was answered; trees and flows, which are for large sizes, begin with these, at the largest
-    one among the first. The search also shows where quick engines are of no use.
+    one among the first. What was found at other sizes tells where an engine need not be asked (`_Candidates.may_gain`).
     """
     low, high = (round(probes[i].demand.size_bytes) for i in (0, -1))
     found = _Candidates()
@@ -97,23 +98,17 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
     def race(runs: Callable[[Demand], Iterable[EngineRun]], at: Iterable[Probe]) -> None:
         if racer.over:  # to find the runs takes a search too
             return
-        asked = [replace(run, bound=probe.bound) for probe in at for run in runs(probe.demand)]
+        wanted = ((run, probe.bound) for probe in at for run in runs(probe.demand))
+        asked = [replace(run, bound=bound) for run, bound in wanted if run.asked is not None or found.may_gain(run)]
         found.add(racer.race_for(_Examination(low, high), asked, events))
-
-    def promising(demand: Demand) -> list[EngineRun]:
-        return [run for run in quick_runs(demand) if not found.is_hopeless(run)]
-
-    def constructive(demand: Demand) -> list[EngineRun]:
-        return [run for run in constructive_runs(demand) if not found.falls_behind(run)]
-
-    def following(demand: Demand) -> list[EngineRun]:
-        return [run for run in promising(demand) if run not in leading_runs(demand)]
 
     def following_and_last(demand: Demand) -> list[EngineRun]:
         last = demand is probes[-1].demand and probes[-1].gap(found.candidates) > _CLOSE_AT_LAST
-        return [*(constructive_runs(demand) if last else ()), *following(demand)]
+        following = [run for run in quick_runs(demand) if run not in leading_runs(demand)]
+        return [*(constructive_runs(demand) if last else ()), *following]
 
-    race(leading_runs, chain.from_iterable(_far_apart(fewer)))
+    for some in _far_apart(fewer):
+        race(leading_runs, some)
     nothing_leads = not found.candidates
     for some in _far_apart(fewer):
         race(following_and_last, some)
@@ -121,8 +116,8 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
         race(left_out_runs, fewer)
     falling = iter(found.wide(fewer[:-1])[::-1])
     while some := list(islice(falling, _SIZES_AT_ONCE)):
-        race(constructive, some)
-    race(promising, chain.from_iterable(_far_apart(found.wide([probe for probe in probes if probe not in fewer]))))
+        race(constructive_runs, some)
+    race(quick_runs, chain.from_iterable(_far_apart(found.wide([probe for probe in probes if probe not in fewer]))))
     for runs, some in _searches(fewer, found):
         race(runs, some)
     return found.candidates
@@ -180,11 +175,19 @@ class _Examination:
             return []
         found: list[Candidate] = []
         for schedule in (answer.schedule, *answer.runners_up):
+            if any(_is_beaten(schedule, other.schedule) for other in found):
+                continue
             curve = cost_curve(schedule, self.min_bytes, self.max_bytes)
             if not any(_makes_needless(other.curve, curve) for other in found):
                 require_valid(schedule)
                 found.append(Candidate(run.engine, answer.solver, schedule, curve, run.demand.size_bytes))
         return found
+
+
+def _is_beaten(one: Schedule, other: Schedule) -> bool:
+    """True if another schedule is faster by more than a little, and has no more messages, as is so much better at small sizes."""
+    is_slower = one.makespan_us > (1 + _LEAST_GAIN) * other.makespan_us
+    return is_slower and len(one.messages) >= len(other.messages)
 
 
 class _Candidates:
@@ -209,21 +212,22 @@ class _Candidates:
         """Sizes whose best time is not close to the bound."""
         return [probe for probe in probes if probe.gap(self.candidates) > CLOSE_TO_BOUND]
 
-    def is_hopeless(self, run: EngineRun) -> bool:
-        """True if the engine was beaten at the sizes on both sides of the run's, if these are not far apart."""
-        size, times_us = run.demand.size_bytes, self._times_us.get(run.engine, {})
-        below = max((other for other in times_us if other < size), default=0.0)
-        above = min((other for other in times_us if other > size), default=math.inf)
-        if above > _FAR * below:
-            return False
-        return all(times_us[other] > (1 + _BEATEN) * self._best_us(other) for other in (below, above))
+    def may_gain(self, run: EngineRun) -> bool:
+        """False if what an engine found at other sizes tells that it is hardly faster than the best so far at the run's.
 
-    def falls_behind(self, run: EngineRun) -> bool:
-        """True if the engine was beaten at the next larger size that it was asked at, and more so than at the one after that."""
-        times_us = self._times_us.get(run.engine, {})
-        larger = sorted(other for other in times_us if other > run.demand.size_bytes)
-        slower = [times_us[other] / self._best_us(other) - 1 for other in larger[:2]]
-        return len(slower) > 1 and slower[0] > max(_BEATEN, slower[1])
+        An algorithm's time is nearly a straight line over sizes, so the least time of many is concave: between two sizes at which an
+        engine was asked it finds nothing below the line between its times there. On the far side of all its sizes, what lost at the
+        nearest one, and more than at the next, is taken to lose more.
+        """
+        size, times_us = run.demand.size_bytes, self._times_us.get(run.engine, {})
+        below = sorted((other for other in times_us if other < size), reverse=True)
+        above = sorted(other for other in times_us if other > size)
+        if below and above:
+            (low, low_us), (high, high_us) = ((other, times_us[other]) for other in (below[0], above[0]))
+            line_us = low_us + (high_us - low_us) * (size - low) / (high - low)
+            return line_us < self._best_us(size) * (1 - _LEAST_GAIN)
+        lost = [times_us[other] / self._best_us(other) - 1 for other in (below or above)[:2]]
+        return len(lost) < 2 or lost[0] <= max(_LEAST_GAIN, lost[1])
 
     def _best_us(self, size_bytes: float) -> float:
         return min(candidate.curve.time_us(size_bytes) for candidate in self.candidates)

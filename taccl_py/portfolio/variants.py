@@ -28,7 +28,7 @@ from taccl_py.units import BYTES_PER_MB
 # Most programs that are made at one probe size of candidates that were found there, and of others; and that are made side by side.
 _MOST_TRIES, _AT_ONCE = 4, 4
 # Most that another program could gain where no other one is looked for.
-_WORTH = 5e-4
+_WORTH = 2e-3
 # Candidates of many messages are lowered anew only where their program seems to lose so much by being made for another size, those of
 # very many are lowered once: it takes seconds, and more than twice as long for twice as many.
 _MANY_MESSAGES, _WORTH_MANY = 1500, 5e-3

@@ -119,10 +119,12 @@ def cost_curve(schedule: Schedule, min_bytes: float, max_bytes: float) -> CostCu
             f"sizes from {min_bytes} to {max_bytes} are no range; both must be positive, the smaller first"
         )
     turns, num_resources = decisions(schedule), schedule.topology.num_resources
+    sorts: dict[tuple[AffineTime, ...], int] = {}
+    sort_of = [sorts.setdefault(turn.occupancies, len(sorts)) for turn in turns]
     # From here on sizes are megabytes of one chunk, which is what chains are measured in.
     chunks = schedule.collective.chunks_per_size
     lines = _envelope(
-        lambda chunk_mb: _longest_chain(turns, num_resources, chunk_mb),
+        lambda chunk_mb: _longest_chain(turns, sort_of, [*sorts], num_resources, chunk_mb),
         min_bytes / BYTES_PER_MB / chunks,
         max_bytes / BYTES_PER_MB / chunks,
     )
@@ -139,15 +141,20 @@ def cost_curve(schedule: Schedule, min_bytes: float, max_bytes: float) -> CostCu
 _ValuedLine = tuple[float, float, float]
 
 
-def _longest_chain(turns: Sequence[ReplayTurn], num_resources: int, chunk_mb: float) -> AffineTime:
-    """Cost of the chain of messages that ends last with chunks of `chunk_mb` megabytes."""
+def _longest_chain(
+    turns: Sequence[ReplayTurn],
+    sort_of: Sequence[int],
+    sorts: Sequence[tuple[AffineTime, ...]],
+    num_resources: int,
+    chunk_mb: float,
+) -> AffineTime:
+    """Cost of the chain of messages that ends last with chunks of `chunk_mb` megabytes; many turns have occupancies of one sort."""
     nothing = (0.0, 0.0, 0.0)
     free: list[_ValuedLine] = [nothing] * num_resources
     arrivals: list[_ValuedLine] = []
-    # Many messages are alike.
-    slowest_of: dict[tuple[AffineTime, ...], AffineTime] = {}
+    slowest_of = [max(occupancies, key=lambda line: line.at(chunk_mb)) for occupancies in sorts]
     longest = nothing
-    for turn in turns:
+    for turn, sort in zip(turns, sort_of, strict=True):
         start = nothing
         # Of those that are equally late the first one counts, whatever comes in what order.
         for resource in turn.resources:
@@ -160,9 +167,7 @@ def _longest_chain(turns: Sequence[ReplayTurn], num_resources: int, chunk_mb: fl
         for resource, occupancy in zip(turn.resources, turn.occupancies, strict=True):
             fixed, slope = fixed_us + occupancy.fixed_us, us_per_mb + occupancy.us_per_mb
             free[resource] = (fixed + slope * chunk_mb, fixed, slope)
-        slowest = slowest_of.get(turn.occupancies)
-        if slowest is None:
-            slowest = slowest_of[turn.occupancies] = max(turn.occupancies, key=lambda line: line.at(chunk_mb))
+        slowest = slowest_of[sort]
         fixed, slope = fixed_us + slowest.fixed_us + turn.latency_us, us_per_mb + slowest.us_per_mb
         arrivals.append((fixed + slope * chunk_mb, fixed, slope))
         if arrivals[-1][0] > longest[0]:
