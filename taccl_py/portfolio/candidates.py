@@ -27,8 +27,8 @@ from taccl_py.tolerances import CLOSE_TO_BOUND, RELATIVE
 _EVERY = 2
 # An algorithm that is slower by less than this may have a program that is faster, as not every program keeps its schedule's time.
 _NEAR = 0.03
-# An engine is asked at a size only if it may save more than this part there.
-_LEAST_GAIN = 0.003
+# An engine is asked at a size only if it may save more than this part there, and not on the far side of one where it lost so much.
+_LEAST_GAIN, _BEATEN = 0.003, 0.1
 # Sizes asked in a first round lie no further apart than by this factor.
 _FAR = 300.0
 # Engines that construct are asked at so many sizes at a time, from the largest one down; searches from the widest gap on, until one time
@@ -95,31 +95,37 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
     found = _Candidates()
     fewer = [*probes[:-1:_EVERY], probes[-1]]
 
-    def race(runs: Callable[[Demand], Iterable[EngineRun]], at: Iterable[Probe]) -> None:
+    def race(*several: tuple[Callable[[Demand], Iterable[EngineRun]], Iterable[Probe]]) -> None:
         if racer.over:  # to find the runs takes a search too
             return
-        wanted = ((run, probe.bound) for probe in at for run in runs(probe.demand))
+        wanted = ((run, probe.bound) for runs, at in several for probe in at for run in runs(probe.demand))
         asked = [replace(run, bound=bound) for run, bound in wanted if run.asked is not None or found.may_gain(run)]
-        found.add(racer.race_for(_Examination(low, high), asked, events))
+        if asked:
+            found.add(racer.race_for(_Examination(low, high), asked, events))
 
-    def following_and_last(demand: Demand) -> list[EngineRun]:
-        last = demand is probes[-1].demand and probes[-1].gap(found.candidates) > _CLOSE_AT_LAST
-        following = [run for run in quick_runs(demand) if run not in leading_runs(demand)]
-        return [*(constructive_runs(demand) if last else ()), *following]
+    def following(demand: Demand) -> list[EngineRun]:
+        return [run for run in quick_runs(demand) if run not in leading_runs(demand)]
 
-    for some in _far_apart(fewer):
-        race(leading_runs, some)
-    nothing_leads = not found.candidates
-    for some in _far_apart(fewer):
-        race(following_and_last, some)
-    if nothing_leads and any(left_out_runs(probe.demand) for probe in fewer):
-        race(left_out_runs, fewer)
+    rounds: list[list[Probe]] = [*_far_apart(fewer), []]
+    first, second, *others = rounds
+    race((leading_runs, first), (following, first))
+    is_closed = probes[-1].gap(found.candidates) <= _CLOSE_AT_LAST
+    race(
+        (leading_runs, chain(second, *others)),
+        (constructive_runs, [] if is_closed else probes[-1:]),
+        (following, second),
+    )
+    for some in others:
+        race((following, some))
+    if not any(found.has_answered(run.engine) for run in leading_runs(probes[-1].demand)):
+        race((left_out_runs, fewer))
     falling = iter(found.wide(fewer[:-1])[::-1])
     while some := list(islice(falling, _SIZES_AT_ONCE)):
-        race(constructive_runs, some)
-    race(quick_runs, chain.from_iterable(_far_apart(found.wide([probe for probe in probes if probe not in fewer]))))
+        race((constructive_runs, some))
+    between = found.wide([probe for probe in probes if probe not in fewer])
+    race((quick_runs, chain.from_iterable(_far_apart(between))))
     for runs, some in _searches(fewer, found):
-        race(runs, some)
+        race((runs, some))
     return found.candidates
 
 
@@ -208,6 +214,10 @@ class _Candidates:
                     self.candidates = [c for c in self.candidates if not _makes_needless(new.curve, c.curve)]
                     self.candidates.append(new)
 
+    def has_answered(self, engine: str) -> bool:
+        """True if an engine found anything anywhere."""
+        return engine in self._times_us
+
     def wide(self, probes: Iterable[Probe]) -> list[Probe]:
         """Sizes whose best time is not close to the bound."""
         return [probe for probe in probes if probe.gap(self.candidates) > CLOSE_TO_BOUND]
@@ -216,8 +226,8 @@ class _Candidates:
         """False if what an engine found at other sizes tells that it is hardly faster than the best so far at the run's.
 
         An algorithm's time is nearly a straight line over sizes, so the least time of many is concave: between two sizes at which an
-        engine was asked it finds nothing below the line between its times there. On the far side of all its sizes, what lost at the
-        nearest one, and more than at the next, is taken to lose more.
+        engine was asked it finds nothing below the line between its times there. On the far side of all its sizes, what lost to others at
+        the nearest one, and more than at the next, is taken to lose more.
         """
         size, times_us = run.demand.size_bytes, self._times_us.get(run.engine, {})
         below = sorted((other for other in times_us if other < size), reverse=True)
@@ -226,11 +236,13 @@ class _Candidates:
             (low, low_us), (high, high_us) = ((other, times_us[other]) for other in (below[0], above[0]))
             line_us = low_us + (high_us - low_us) * (size - low) / (high - low)
             return line_us < self._best_us(size) * (1 - _LEAST_GAIN)
-        lost = [times_us[other] / self._best_us(other) - 1 for other in (below or above)[:2]]
-        return len(lost) < 2 or lost[0] <= max(_LEAST_GAIN, lost[1])
+        lost = [times_us[other] / self._best_us(other, but=run.engine) - 1 for other in (below or above)[:2]]
+        return len(lost) < 2 or lost[0] <= max(_BEATEN, lost[1])
 
-    def _best_us(self, size_bytes: float) -> float:
-        return min(candidate.curve.time_us(size_bytes) for candidate in self.candidates)
+    def _best_us(self, size_bytes: float, *, but: str = "") -> float:
+        """Least time at a size, of engines but one."""
+        others = (candidate for candidate in self.candidates if candidate.engine != but)
+        return min((candidate.curve.time_us(size_bytes) for candidate in others), default=math.inf)
 
 
 def _makes_needless(one: CostCurve, other: CostCurve) -> bool:

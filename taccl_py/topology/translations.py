@@ -126,7 +126,16 @@ def _walk(images: Sequence[IntArray], orders: Sequence[int], root: int) -> IntAr
     return ranks
 
 
+# Kept on a topology, which never changes.
+_KNOWN = "_translations"
+
+
 def translations_of(topology: Topology) -> Translations | None:
     """Translations among the symmetries that the machine is believed to have, those that fail the test left out."""
-    images = LinkImages(topology)
-    return Translations.of([g for g in topology.symmetry if not isinstance(images.of(g), str)], topology.num_ranks)
+    known = vars(topology)
+    if _KNOWN not in known:
+        images = LinkImages(topology)
+        sound = [g for g in topology.symmetry if not isinstance(images.of(g), str)]
+        known[_KNOWN] = Translations.of(sound, topology.num_ranks)
+    found: Translations | None = known[_KNOWN]
+    return found

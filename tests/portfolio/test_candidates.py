@@ -36,9 +36,9 @@ def test_quick_engines_answer_every_size_before_those_that_search_get_the_time_t
     probes = [Probe(Demand(topology, Kind.ALLTOALL, size), bounds.at(size)) for size in sizes]
     racer = Silent()
     assert race_candidates(probes, racer, Events()) == []
-    leading, far, middle, constructive, between, *searching = racer.rounds
-    assert leading == [("hierarchy", size) for size in (10000.0, 1024.0, 4096.0)]
-    assert far + middle == [("flow", 10000.0), *(("templates", size) for size in (10000.0, 1024.0, 4096.0))]
+    quick, last, constructive, between, *searching = racer.rounds
+    assert quick == [(engine, size) for engine in ("hierarchy", "templates") for size in (10000.0, 1024.0)]
+    assert last == [("hierarchy", 4096.0), ("flow", 10000.0), ("templates", 4096.0)]
     assert constructive == [("flow", size) for size in (4096.0, 1024.0)]
     assert between == [(engine, size) for size in (8192.0, 2048.0) for engine in ("templates", "hierarchy")]
     # Where nothing is known at all the first searches are no reason to leave out the others.
@@ -52,9 +52,16 @@ def test_sizes_far_apart_come_first_so_that_time_that_runs_out_leaves_no_wide_sp
     probes = [Probe(Demand(topology, Kind.ALLTOALL, size), bounds.at(size)) for size in sizes]
     racer = Silent()
     race_candidates(probes, racer, Events())
-    leading, *rounds = [[sizes.index(size) for _, size in each] for each in racer.rounds]
-    assert leading == [16, 0, 8, 4, 12, 2, 6, 10, 14]
-    assert rounds[:3] == [[16, 16, 0, 8], [4, 12], [2, 6, 10, 14]]  # flows are asked at the largest size too
+    first, second, third, *_ = [[(engine, sizes.index(size)) for engine, size in each] for each in racer.rounds]
+    assert first == [(engine, place) for engine in ("hierarchy", "templates") for place in (16, 0, 8)]
+    leading = [("hierarchy", place) for place in (4, 12, 2, 6, 10, 14)]
+    assert second == [
+        *leading,
+        ("flow", 16),
+        ("templates", 4),
+        ("templates", 12),
+    ]  # flows are asked at the largest size too
+    assert third == [("templates", place) for place in (2, 6, 10, 14)]
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,7 @@ class Timed:
 
     makespan_us: float
     us_per_mb: float
+    messages: tuple = ()
 
 
 class Told:
@@ -120,16 +128,39 @@ def test_what_is_left_to_hierarchy_is_asked_where_it_has_no_answer_though_anothe
     assert {size for engine, size in racer.runs if engine == "templates"} == {sizes[0], sizes[2], sizes[4]}
 
 
-def test_a_quick_engine_is_not_asked_between_sizes_that_are_near_to_each_other_at_which_it_was_beaten(told_times):
-    """Which is no reason to leave out sizes between those at one of which it was good, or between those that are far apart."""
+def test_an_engine_is_not_asked_between_sizes_whose_times_say_that_it_gains_nothing_there(told_times, monkeypatch):
+    """The least time of plans that are best at one size each grows as the root of the size: two sizes tell little where these are far apart."""
     topology = load_topology("ndv4-x2")
     sizes = [1024.0 * 2**number for number in range(17)]
-    bound = Bound(1e-3, "made up")
-    probes = [Probe(Demand(topology, Kind.ALLTOALL, size), bound) for size in sizes]
-    racer = told_times({"templates": lambda size: 1e4 * (1 + (size > sizes[4])), "hierarchy": lambda _: 1e4})
+    probes = [Probe(Demand(topology, Kind.ALLTOALL, size), Bound(1e-3, "made up")) for size in sizes]
+
+    def curve(schedule, low, high):
+        half_us = schedule.makespan_us / 2
+        return CostCurve((CurvePiece(low, high, half_us, schedule.us_per_mb / 2),))
+
+    monkeypatch.setattr(candidates, "cost_curve", curve)
+    racer = told_times({"hierarchy": lambda size: 1e6 / size**0.5, "templates": lambda size: 1.2e6 / size**0.5})
     race_candidates(probes, racer, Events())
     asked = {engine: sorted(sizes.index(size) for e, size in racer.runs if e == engine) for engine in racer.us_per_mb}
-    assert asked == {"templates": [0, 1, 2, 3, 4, 5, 6, 8, 16], "hierarchy": [*range(17)]}
+    assert asked == {"templates": [*range(0, 17, 2)], "hierarchy": [*range(17)]}
+
+
+def test_an_engine_is_not_asked_beyond_a_size_where_it_lost_more_than_at_the_one_before(told_times):
+    """Trees are asked from the largest size down, where hierarchy is always twice as slow as the bound."""
+    topology = load_topology("ndv4-x2")
+    sizes = [1024.0 * 2**number for number in range(13)]
+    probes = [Probe(Demand(topology, Kind.ALLGATHER, s), Bound(s / BYTES_PER_MB, "made up")) for s in sizes]
+    for slower, first in ((0.005, 0), (0.02, 4), (0.06, 8)):
+        # Slower by so much for every doubling below the largest size.
+        racer = told_times(
+            {
+                "hierarchy": lambda _: 2.0,
+                "trees": lambda size, by=slower: 2.0 * (1 + by * (len(sizes) - 1 - sizes.index(size))),
+            }
+        )
+        race_candidates(probes, racer, Events())
+        asked = {sizes.index(size) for engine, size in racer.runs if engine == "trees"}
+        assert asked == set(range(first, len(sizes), 2))
 
 
 @pytest.mark.parametrize(("milp", "asked"), [(5.0, {4, 8}), (1.8, {2, 4, 6, 8})])
@@ -139,7 +170,7 @@ def test_searches_that_find_nothing_where_the_gap_is_widest_are_not_begun_where_
     gaps = (0.0, 0.2, 0.5, 0.5, 1.0, 0.5, 0.5, 0.5, 1.0)
     sizes = [1024.0 * 2**number for number in range(9)]
     probes = [
-        Probe(Demand(topology, Kind.ALLGATHER, size), Bound(2.0 / (1 + gap) * size / BYTES_PER_MB, "made up"))
+        Probe(Demand(topology, Kind.ALLTOALL, size), Bound(2.0 / (1 + gap) * size / BYTES_PER_MB, "made up"))
         for size, gap in zip(sizes, gaps, strict=True)
     ]
     racer = told_times({"hierarchy": lambda _: 2.0, "milp": lambda _: milp})

@@ -11,6 +11,7 @@ from taccl_py.synthesis.auto import first_runs, left_out_runs, second_runs, synt
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.race import Racer
+from taccl_py.synthesis.suggest import connection_sketches
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.degrade import Degradation, LinkChoice, SlowPort, degraded
 from tests.instances import MB, demand_of_chunks, quiet_pulp
@@ -44,14 +45,14 @@ def test_engine_hierarchy_begins_first_where_it_takes_part():
 
 def test_what_a_person_would_say_of_who_talks_between_nodes_is_tried_where_nothing_was_asked():
     """NDv2 has one NIC a node: equal ranks talk (each for itself or not), or one rank for all, to itself over there or to the other GPU at the NIC."""
-    demand = Demand(load_topology("ndv2", 2), Kind.ALLGATHER, 65536.0)
+    demand = Demand(load_topology("ndv2", 2), Kind.ALLTOALL, 65536.0)
     sketched = [run for run in second_runs(demand) if run.demand.sketch is not None]
     assert {"ndv2-rails", "ndv2-own", "ndv2-relay", "ndv2-pair"} == {run.demand.sketch.name for run in sketched}
     assert all(run.asked is demand and run.demand.sketch.topology == "ndv2" for run in sketched)
     restricted = replace(demand, sketch=sketched[0].demand.sketch)
     assert all(run.demand.sketch is restricted.sketch for run in second_runs(restricted))
     assert all(
-        run.demand.sketch is None for run in second_runs(Demand(load_topology("ndv2", 1), Kind.ALLGATHER, 65536.0))
+        run.demand.sketch is None for run in second_runs(Demand(load_topology("ndv2", 1), Kind.ALLTOALL, 65536.0))
     )
 
 
@@ -67,11 +68,26 @@ def test_sketches_are_tried_where_a_machine_is_too_large_without_one_what_leaves
 
 def test_paths_of_single_chunks_are_not_searched_where_there_are_too_many_but_under_a_sketch():
     """Eight ND A100 v4 nodes: 64 chunks and 4032 links, where milp is seven times as slow as others on a lost NIC."""
-    large, small = (Demand(load_topology("ndv4", nodes), Kind.ALLREDUCE, 64e6) for nodes in (8, 2))
+    lost = Degradation(missing_ports=("node 1 ib3 *",))
+    large, small = (Demand(degraded(load_topology("ndv4", nodes), lost), Kind.ALLREDUCE, 64e6) for nodes in (8, 2))
     assert "milp" not in [run.engine for run in first_runs(large)]
     assert "milp" in [run.engine for run in first_runs(small)]
-    sketched = replace(large, sketch=second_runs(large)[0].demand.sketch)
+    whole = Demand(load_topology("ndv4", 8), Kind.ALLREDUCE, 64e6)
+    sketched = replace(whole, sketch=connection_sketches(whole, 1)[0])
     assert "milp" in [run.engine for run in first_runs(sketched)]
+
+
+def test_paths_of_single_chunks_are_not_searched_on_nodes_that_are_alike_but_for_alltoall():
+    def engines(topology, kind, chunks=None):
+        demand = Demand(topology, kind, 1e6, chunks_per_rank=chunks)
+        return {run.engine for run in [*first_runs(demand), *second_runs(demand)]}
+
+    alike = load_topology("ndv4", 2)
+    lost = degraded(alike, Degradation(missing_ports=("node 1 ib3 *",)))
+    for kind in (Kind.ALLGATHER, Kind.ALLREDUCE, Kind.BROADCAST):
+        assert "milp" not in engines(alike, kind)
+        assert "milp" in engines(lost, kind) & engines(alike, kind, chunks=2) & engines(load_topology("ndv4", 1), kind)
+    assert "milp" in engines(alike, Kind.ALLTOALL) & engines(alike, Kind.GATHER)
 
 
 def test_engine_greedy_takes_part_on_larger_machines_without_regularity():
@@ -171,7 +187,8 @@ def test_trees_are_left_out_of_broadcast_over_nodes_whose_ranks_are_all_linked()
 def test_what_one_root_has_for_very_many_ranks_of_nodes_is_not_searched_for_chunk_by_chunk():
     # The search took all of the three minutes it got on 512 ranks, for answers that were never the best.
     for kind in (Kind.BROADCAST, Kind.REDUCE):
-        small, large = (Demand(load_topology(f"hpn:{nodes}"), kind, 1e6) for nodes in (16, 64))
+        lost = Degradation(missing_ports=("node 1 nic3 *",))
+        small, large = (Demand(degraded(load_topology(f"hpn:{nodes}"), lost), kind, 1e6) for nodes in (16, 64))
         assert "milp" in {run.engine for run in [*first_runs(small), *second_runs(small)]}
         assert [run.engine for run in first_runs(large)] == ["hierarchy", "templates"]
         assert not second_runs(large)
@@ -185,7 +202,7 @@ def test_on_hundreds_of_ranks_over_nodes_everything_but_broadcast_is_left_to_hie
     }
     assert raced["hpn:64", Kind.ALLGATHER] == ["hierarchy"]
     assert raced["hpn:64", Kind.BROADCAST] == ["hierarchy", "templates"]
-    assert set(raced["ndv4-x2", Kind.ALLGATHER]) == {"milp", "trees", "hierarchy"}
+    assert set(raced["ndv4-x2", Kind.ALLGATHER]) == {"trees", "hierarchy"}
 
 
 def test_templates_are_left_out_where_pipelines_over_lanes_are_faster():
@@ -221,8 +238,11 @@ def test_broadcast_between_nodes_that_have_no_rail_in_common_goes_along_trees(mo
 
 def test_where_hierarchy_finds_nothing_what_was_left_out_is_tried(monkeypatch):
     """Ranks of a ring that take turns in two nodes have no links to pass things on inside."""
-    monkeypatch.setattr(auto, "PARAMS", replace(auto.PARAMS, most_packed_ranks=2))
     machine = replace(load_topology("ring:4"), node_of=(0, 1, 0, 1))
+    demand = Demand(machine, Kind.ALLGATHER, 1e6)
+    assert {run.engine for run in left_out_runs(demand)} == {"milp"}
+    monkeypatch.setattr(auto, "PARAMS", replace(auto.PARAMS, most_packed_ranks=2))
+    machine = replace(machine, symmetry=())
     demand = Demand(machine, Kind.ALLGATHER, 1e6)
     assert {run.engine for run in left_out_runs(demand)} == {"templates", "trees"}
     raced = []
