@@ -27,10 +27,10 @@ from taccl_py.tolerances import CLOSE_TO_BOUND, RELATIVE
 _EVERY = 2
 # An algorithm that is slower by less than this may have a program that is faster, as not every program keeps its schedule's time.
 _NEAR = 0.03
-# An engine is asked at a size only if it may save more than this part there, and not on the far side of one where it lost so much.
-_LEAST_GAIN, _BEATEN = 0.003, 0.1
-# Sizes asked in a first round lie no further apart than by this factor.
-_FAR = 300.0
+# Between two sizes that lie no further apart than by this factor an engine is asked only if it may save more than this part.
+_CLOSE, _LEAST_GAIN = 4.5, 0.003
+# Where it was slower than the best by more than this at two sizes, no further apart than by this factor, it is not asked between these.
+_BEATEN, _FAR = 0.1, 300.0
 # Engines that construct are asked at so many sizes at a time, from the largest one down; searches from the widest gap on, until one time
 # all of them find nothing better.
 _SIZES_AT_ONCE = 2
@@ -225,19 +225,22 @@ class _Candidates:
     def may_gain(self, run: EngineRun) -> bool:
         """False if what an engine found at other sizes tells that it is hardly faster than the best so far at the run's.
 
-        An algorithm's time is nearly a straight line over sizes, so the least time of many is concave: between two sizes at which an
-        engine was asked it finds nothing below the line between its times there. On the far side of all its sizes, what lost to others at
-        the nearest one, and more than at the next, is taken to lose more.
+        An algorithm's time is nearly a straight line from one size to another that is close to it, so the least time of many is concave:
+        between the two an engine finds nothing below the line between its times there. On the far side of all its sizes, what lost to
+        others at the nearest one, and more than at the next, is taken to lose more.
         """
         size, times_us = run.demand.size_bytes, self._times_us.get(run.engine, {})
         below = sorted((other for other in times_us if other < size), reverse=True)
         above = sorted(other for other in times_us if other > size)
-        if below and above:
-            (low, low_us), (high, high_us) = ((other, times_us[other]) for other in (below[0], above[0]))
-            line_us = low_us + (high_us - low_us) * (size - low) / (high - low)
+        if not below or not above:
+            lost = [times_us[other] / self._best_us(other, but=run.engine) - 1 for other in (below or above)[:2]]
+            return len(lost) < 2 or lost[0] <= max(_BEATEN, lost[1])
+        low, high = below[0], above[0]
+        if high <= _CLOSE * low:
+            line_us = times_us[low] + (times_us[high] - times_us[low]) * (size - low) / (high - low)
             return line_us < self._best_us(size) * (1 - _LEAST_GAIN)
-        lost = [times_us[other] / self._best_us(other, but=run.engine) - 1 for other in (below or above)[:2]]
-        return len(lost) < 2 or lost[0] <= max(_BEATEN, lost[1])
+        is_beaten = all(times_us[other] > (1 + _BEATEN) * self._best_us(other) for other in (low, high))
+        return high > _FAR * low or not is_beaten
 
     def _best_us(self, size_bytes: float, *, but: str = "") -> float:
         """Least time at a size, of engines but one."""

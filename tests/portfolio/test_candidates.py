@@ -139,7 +139,7 @@ def test_an_engine_is_not_asked_between_sizes_whose_times_say_that_it_gains_noth
         return CostCurve((CurvePiece(low, high, half_us, schedule.us_per_mb / 2),))
 
     monkeypatch.setattr(candidates, "cost_curve", curve)
-    racer = told_times({"hierarchy": lambda size: 1e6 / size**0.5, "templates": lambda size: 1.2e6 / size**0.5})
+    racer = told_times({"hierarchy": lambda size: 1e6 / size**0.5, "templates": lambda size: 1.08e6 / size**0.5})
     race_candidates(probes, racer, Events())
     asked = {engine: sorted(sizes.index(size) for e, size in racer.runs if e == engine) for engine in racer.us_per_mb}
     assert asked == {"templates": [*range(0, 17, 2)], "hierarchy": [*range(17)]}
