@@ -128,21 +128,32 @@ def test_what_is_left_to_hierarchy_is_asked_where_it_has_no_answer_though_anothe
     assert {size for engine, size in racer.runs if engine == "templates"} == {sizes[0], sizes[2], sizes[4]}
 
 
-def test_an_engine_is_not_asked_between_sizes_whose_times_say_that_it_gains_nothing_there(told_times, monkeypatch):
-    """The least time of plans that are best at one size each grows as the root of the size: two sizes tell little where these are far apart."""
+def plan_of_root(schedule, low, high):
+    """Curve of a plan that is the best one at its own size alone: the least time of all such plans grows as the root of the size."""
+    return CostCurve((CurvePiece(low, high, schedule.makespan_us / 2, schedule.us_per_mb / 2),))
+
+
+@pytest.mark.parametrize(
+    ("curve", "us_per_mb", "asked"),
+    [
+        (plan_of_root, lambda size: 1e6 / size**0.5, range(17)),
+        # One plan for all sizes: between sizes that are close to each other nothing can be gained.
+        (None, lambda _: 1e4, range(0, 17, 2)),
+    ],
+)
+def test_an_engine_is_not_asked_between_close_sizes_whose_times_say_that_it_gains_nothing(
+    told_times, monkeypatch, curve, us_per_mb, asked
+):
     topology = load_topology("ndv4-x2")
     sizes = [1024.0 * 2**number for number in range(17)]
     probes = [Probe(Demand(topology, Kind.ALLTOALL, size), Bound(1e-3, "made up")) for size in sizes]
-
-    def curve(schedule, low, high):
-        half_us = schedule.makespan_us / 2
-        return CostCurve((CurvePiece(low, high, half_us, schedule.us_per_mb / 2),))
-
-    monkeypatch.setattr(candidates, "cost_curve", curve)
-    racer = told_times({"hierarchy": lambda size: 1e6 / size**0.5, "templates": lambda size: 1.08e6 / size**0.5})
+    if curve is not None:
+        monkeypatch.setattr(candidates, "cost_curve", curve)
+    racer = told_times({"hierarchy": us_per_mb, "templates": lambda size: 1.2 * us_per_mb(size)})
     race_candidates(probes, racer, Events())
-    asked = {engine: sorted(sizes.index(size) for e, size in racer.runs if e == engine) for engine in racer.us_per_mb}
-    assert asked == {"templates": [*range(0, 17, 2)], "hierarchy": [*range(17)]}
+    found = {engine: sorted(sizes.index(size) for e, size in racer.runs if e == engine) for engine in racer.us_per_mb}
+    # Templates were beaten at sizes that are not very far from each other.
+    assert found == {"hierarchy": [*asked], "templates": [0, 8, 16]}
 
 
 def test_an_engine_is_not_asked_beyond_a_size_where_it_lost_more_than_at_the_one_before(told_times):
