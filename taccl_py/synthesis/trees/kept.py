@@ -23,12 +23,10 @@ def coarser(found: list[OrderChoice]) -> list[OrderChoice]:
     """Plans with fewer pieces than the best one, the fastest first: connections hold only so many messages in the XML."""
     best = best_of(found)
     limit_us = best.plan.end_us * COMMON.runner_up_factor
+    most_messages = max(PARAMS.most_runner_up_messages, len(best.transfers) // 2)
     fastest: dict[int, OrderChoice] = {}
     for choice in sorted(found, key=lambda c: c.plan.end_us):
-        if choice.num_chunks < best.num_chunks and choice.plan.end_us <= limit_us:
+        is_short = len(choice.transfers) <= most_messages
+        if choice.num_chunks < best.num_chunks and choice.plan.end_us <= limit_us and is_short:
             fastest.setdefault(choice.num_chunks, choice)
-    return (
-        list(fastest.values())[: COMMON.most_runners_up]
-        if len(best.transfers) <= PARAMS.most_runner_up_messages
-        else []
-    )
+    return list(fastest.values())[: COMMON.most_runners_up]

@@ -81,7 +81,7 @@ class Params:
     most_failures
         Numbers of pieces in a row that may be no better. Guess.
     most_runner_up_messages
-        Messages of the roots' trees up to which coarser plans are kept. Guess.
+        Messages of the roots' trees up to which coarser plans are kept, if these are more than half of the best plan's. Guess.
     unsized_factor
         Times as slow as the best plan that one may be whose sizes are still to be chosen. Bench: forestcoll.
     enough_factor
