@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import random
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 
@@ -48,11 +48,23 @@ PARAMS = Params()
 
 def justified_schedule(schedule: Schedule) -> Schedule:
     """The same messages at times at which they end no later, where sums still add up: what one lacks depends on its time."""
+    return _with_starts(schedule, JustifiedMessages.justified)
+
+
+def searched_schedule(schedule: Schedule, seed: int, over: Over) -> Schedule:
+    """The same messages at the best of many times, see `JustifiedMessages.searched`, where sums still add up."""
+    return _with_starts(schedule, lambda line, start_us: line.searched(start_us, seed, over))
+
+
+def _with_starts(
+    schedule: Schedule, starts_us: Callable[[JustifiedMessages, Sequence[float]], Sequence[float]]
+) -> Schedule:
+    """The schedule with other starts, unless it becomes no faster by them, or its sums do not add up."""
     sizes_bytes = [len(each.chunks) * schedule.chunk_bytes for each in schedule.messages]
     untimed = [
         UntimedMessage(m.link, m.chunks, m.start_us, m.end_us, m.reduce, packed=m.packed) for m in schedule.messages
     ]
-    timed = justified_untimed(schedule.topology, sizes_bytes, untimed)
+    timed = _timed(schedule.topology, sizes_bytes, untimed, starts_us)
     found = tuple(Message(d.link, d.chunks, d.start, d.end, d.reduce, d.packed) for d in timed)
     better = replace(schedule, messages=found)
     if better.makespan_us >= schedule.makespan_us or (schedule.collective.reduces and not adds_up(better)):
@@ -64,6 +76,15 @@ def justified_untimed(
     topology: Topology, sizes_bytes: Sequence[float], untimed: Sequence[UntimedMessage]
 ) -> list[UntimedMessage]:
     """Messages of a plan with possible times, every one having a size of its own, at times at which they end no later."""
+    return _timed(topology, sizes_bytes, untimed, JustifiedMessages.justified)
+
+
+def _timed(
+    topology: Topology,
+    sizes_bytes: Sequence[float],
+    untimed: Sequence[UntimedMessage],
+    starts_us: Callable[[JustifiedMessages, Sequence[float]], Sequence[float]],
+) -> list[UntimedMessage]:
     plan = PlanDependences.of(topology, untimed)
     line = JustifiedMessages(
         plan.deliveries,
@@ -73,7 +94,7 @@ def justified_untimed(
             for each, size in zip(untimed, sizes_bytes, strict=True)
         ],
     )
-    return plan.sent_by(line.justified([each.start for each in untimed]), sizes_bytes)
+    return plan.sent_by(starts_us(line, [each.start for each in untimed]), sizes_bytes)
 
 
 @dataclass(frozen=True, slots=True)

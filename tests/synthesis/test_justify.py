@@ -8,10 +8,10 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule
 from taccl_py.schedule.transform import combining
-from taccl_py.solvers.limits import Limits
+from taccl_py.solvers.limits import Limits, always, never
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options
-from taccl_py.synthesis.justify import JustifiedMessages, _PortCalendar, justified_schedule
+from taccl_py.synthesis.justify import JustifiedMessages, _PortCalendar, justified_schedule, searched_schedule
 from taccl_py.topology.model import Link, Port, Topology
 from taccl_py.verify.schedule import verify_schedule
 from tests.random_machines import random_machine
@@ -73,6 +73,12 @@ def test_no_schedule_becomes_longer_or_wrong(number, kind):
     better = justified_schedule(schedule)
     assert better.makespan_us <= schedule.makespan_us
     assert not verify_schedule(better)
+    searched = searched_schedule(schedule, 1, never)
+    # Of sums, times that do not let them add up are given up, be they ever so good.
+    assert searched.makespan_us <= (schedule if demand.collective(1).reduces else better).makespan_us
+    assert not verify_schedule(searched)
+    assert searched == searched_schedule(schedule, 1, never)
+    assert searched_schedule(schedule, 1, always).makespan_us == better.makespan_us
 
 
 @settings(max_examples=100, deadline=None)

@@ -17,7 +17,7 @@ from taccl_py.synthesis.damage.params import PARAMS
 from taccl_py.synthesis.damage.reweigh import WeighedPlan, weighed_plans
 from taccl_py.synthesis.damage.routes import Damage
 from taccl_py.synthesis.engine import Demand, Events
-from taccl_py.synthesis.justify import justified_schedule
+from taccl_py.synthesis.justify import justified_schedule, searched_schedule
 from taccl_py.synthesis.templates.fitting import fitted
 from taccl_py.synthesis.templates.messages import TemplatePlan
 from taccl_py.synthesis.uneven import FinerChunks, recut
@@ -73,7 +73,16 @@ def mended_schedules(
                 events.incumbent(schedule.makespan_us)
         if found and (bound.is_reached_by(found[-1].makespan_us) or limits.within(deadline.left).countdown()()):
             break
-    return found
+    return _with_best_searched(found, limits.within(deadline.left))
+
+
+def _with_best_searched(found: list[Schedule], limits: Limits) -> list[Schedule]:
+    """The schedules, and a faster one of the same messages as the best one if other starts make it that, which they seldom do for sums."""
+    best = min(found, key=lambda schedule: schedule.makespan_us, default=None)
+    if best is None or best.collective.reduces or len(best.messages) > PARAMS.most_justified_messages:
+        return found
+    faster = searched_schedule(best, limits.seed, limits.countdown())
+    return found if faster is best else [faster, *found]
 
 
 def mended(plan: Schedule, demand: Demand, limits: Limits) -> Schedule | None:
@@ -125,7 +134,7 @@ def _promising(plans: Sequence[Schedule], demand: Demand, limits: Limits) -> lis
             waiting.rotate(-1)
     # Of several weights of a plan that come to the same one is enough.
     unlike = {(plan.time_us, len(plan.damage.plan.messages)): plan for plan in reversed(found)}
-    most = PARAMS.most_sized_plans if demand.kind is Kind.BROADCAST else PARAMS.most_plans
+    most = PARAMS.most_plans if demand.kind is Kind.ALLREDUCE else PARAMS.most_other_plans
     return sorted(unlike.values(), key=lambda plan: plan.time_us)[:most]
 
 
