@@ -134,8 +134,13 @@ def _promising(plans: Sequence[Schedule], demand: Demand, limits: Limits) -> lis
             waiting.rotate(-1)
     # Of several weights of a plan that come to the same one is enough.
     unlike = {(plan.time_us, len(plan.damage.plan.messages)): plan for plan in reversed(found)}
-    most = PARAMS.most_plans if demand.kind is Kind.ALLREDUCE else PARAMS.most_other_plans
-    return sorted(unlike.values(), key=lambda plan: plan.time_us)[:most]
+    fastest = sorted(unlike.values(), key=lambda plan: plan.time_us)
+    if demand.kind is Kind.ALLREDUCE:
+        return fastest[: PARAMS.most_plans]
+    # Of those about as fast, what has fewer parts first: it has fewer messages that wait for each other.
+    limit_us = fastest[0].time_us * PARAMS.alike if fastest else 0.0
+    fastest.sort(key=lambda plan: (plan.time_us > limit_us, len(plan.parts) if plan.time_us <= limit_us else 0))
+    return fastest[: PARAMS.most_other_plans]
 
 
 def _sized(plan: WeighedPlan, limits: Limits) -> Schedule | None:

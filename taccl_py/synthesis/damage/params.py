@@ -32,6 +32,9 @@ class Params:
     most_other_plans
         The same of others, whose times in few chunks tell less. Measured: the best of eight is the third for AllGather on 4 x ndv4 with a NIC at
         half, 318.0 -> 313.9 us; Broadcast, 2 x ndv4, a NIC at half, 64 MiB in 5 s, 397 or 419 us by run -> 397.
+    alike
+        Factor within which estimates of others are about the same. Measured: as `most_other_plans`, AllGather, 318.0 us by the first plan
+        or 313.9.
     plan_factor
         Plans that take so many times as long as the best one are left out. Guess.
     most_ranks_avoided
@@ -63,6 +66,7 @@ class Params:
     weighing_part: float = 0.4
     most_plans: int = 2
     most_other_plans: int = 4
+    alike: float = 1.01
     plan_factor: float = 1.1
     most_ranks_avoided: int = 16
     most_entries: int = 5_000_000
