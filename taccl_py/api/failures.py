@@ -251,7 +251,7 @@ _Image = tuple[Schedule, Lowered | None]
 
 @dataclass(frozen=True)
 class _Original:
-    """What serves the first failure of a class, for images of it.
+    """Schedule and program that serve the first failure of a class, for images of them.
 
     Attributes
     ----------
