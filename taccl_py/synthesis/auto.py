@@ -23,7 +23,8 @@ from taccl_py.synthesis.race import DIED, EngineRun, RaceOutcome, Racer
 from taccl_py.synthesis.suggest import connection_sketches
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.tolerances import CLOSE_TO_BOUND
-from taccl_py.topology.translations import translations_of
+from taccl_py.topology.model import Topology
+from taccl_py.topology.translations import Translations, translations_of
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,12 @@ def _hierarchy_replaces_milp(demand: Demand) -> bool:
     of them, with two or four chunks or under a sketch.
     """
     is_free = demand.kind is not Kind.ALLTOALL and demand.chunks_per_rank is None
-    return is_free and _has_hierarchy(demand) and translations_of(demand.topology) is not None
+    found = translations_of(demand.topology) if is_free and _has_hierarchy(demand) else None
+    return found is not None and _takes_nodes_to_each_other(demand.topology, found)
+
+
+def _takes_nodes_to_each_other(topology: Topology, translations: Translations) -> bool:
+    return len({topology.node_of[rank] for rank in translations.rank_at[0].tolist()}) == topology.num_nodes
 
 
 def _is_for_greedy(demand: Demand) -> bool:
