@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
 
 from taccl_py.answer import Answer
 from taccl_py.api.lowering import Choice
@@ -16,13 +12,11 @@ from taccl_py.api.policy import EFFORTS
 from taccl_py.api.search import search_for
 from taccl_py.collective import ROOTED
 from taccl_py.errors import InputError, SynthesisError
-from taccl_py.pipeline.deliver import Lowered
 from taccl_py.pipeline.images import LoweredImages, verified_image
 from taccl_py.pipeline.resolve import Request
 from taccl_py.runtimes import Runtime
-from taccl_py.schedule.ir import Schedule
 from taccl_py.solvers.limits import Deadline, Limits
-from taccl_py.solvers.processes import BackgroundCall, start_workers
+from taccl_py.solvers.processes import BackgroundCall
 from taccl_py.synthesis.engine import Events
 from taccl_py.topology.degrade import Degradation, degraded
 from taccl_py.topology.failures import (
@@ -35,9 +29,8 @@ from taccl_py.topology.failures import (
 )
 from taccl_py.topology.model import Topology
 
-# Ranks from which the whole machine is searched in another process while programs are made, and images are made in several; to start one
-# takes about a second, which is what this many images take there.
-_LEAST_RANKS_BESIDE, _LEAST_IMAGES_BESIDE = 32, 8
+# Ranks from which the whole machine is searched in another process while programs are made; to start one takes about a second.
+_LEAST_RANKS_BESIDE = 32
 
 # Lowers an answer, and may take one of its runners-up for it; the failure is for messages.
 Lowerer = Callable[[Answer, Failure], tuple[Answer, Choice | None]]
@@ -180,42 +173,27 @@ class FailurePlan:
         stop = self.request.options.limits.stop
         was_stopped = stop.is_set()
         yield ServedFailure(failures.first, number, answer, choice)
-        original = _Original(self.topology, answer, choice, runtime)
-        images = failures.images[1:]
-        made = self._made_beside(original, images) if self._is_beside(images) else map(original.image, images)
-        for place, image in enumerate(images, start=1):
+        programs = None if choice is None else LoweredImages(choice.lowered, runtime)
+        for place, image in enumerate(failures.images[1:], start=1):
             if stop.is_set() and not was_stopped:
                 self.missing += [(each.failure, "interrupted before it") for each in failures.images[place:]]
                 break
             events.stage(f"class {number + 1} of {len(self.classes)}: {place + 1} of {len(failures.images)} failures")
-            schedule, lowered = next(made)
-            here = replace(answer, schedule=schedule, runners_up=())
-            if choice is None:
-                yield ServedFailure(image.failure, number, here, None)
-            elif lowered is None:
-                yield ServedFailure(image.failure, number, *lower(here, image.failure))
-            else:
-                changed = replace(choice, schedule=schedule, lowered=lowered)
-                yield ServedFailure(image.failure, number, here, changed)
+            yield self._image(image, number, answer, choice, programs, lower)
 
-    def _is_beside(self, images: Sequence[FailureImage]) -> bool:
-        is_large = self.topology.num_ranks >= _LEAST_RANKS_BESIDE and len(images) >= _LEAST_IMAGES_BESIDE
-        return is_large and self.request.options.limits.workers > 1
-
-    def _made_beside(self, original: _Original, images: Sequence[FailureImage]) -> Iterator[_Image]:
-        """Images in order, made in several processes, of which none is far ahead."""
-        number, pickled, coming = self.request.options.limits.workers, pickle.dumps(original), iter(images)
-        with start_workers(number) as workers:
-            under_way: deque[tuple[FailureImage, Future[_Image]]] = deque()
-            for _ in images:
-                while len(under_way) <= number and (image := next(coming, None)) is not None:
-                    under_way.append((image, workers.submit(_image_of, pickled, image)))
-                image, future = under_way.popleft()
-                try:
-                    made = future.result()
-                except workers.lost:  # perhaps for want of memory
-                    made = original.image(image)
-                yield made
+    def _image(
+        self, image: FailureImage, number: int, answer: Answer, choice: Choice | None, programs: LoweredImages | None,
+        lower: Lowerer,
+    ) -> ServedFailure:  # fmt: skip
+        machine = degraded(self.topology, image.failure.degradation)
+        schedule = verified_image(answer.schedule, machine, image.renaming)
+        here = replace(answer, schedule=schedule, runners_up=())
+        if choice is None or programs is None:
+            return ServedFailure(image.failure, number, here, None)
+        lowered = programs.of(image.renaming)
+        if lowered is None:
+            return ServedFailure(image.failure, number, *lower(here, image.failure))
+        return ServedFailure(image.failure, number, here, replace(choice, schedule=schedule, lowered=lowered))
 
     def _searched(
         self, failures: FailureClass, runtime: Runtime, deadline: Deadline, left: int, events: Events
@@ -243,56 +221,6 @@ class FailurePlan:
 
     def _within(self, request: Request, limits: Limits) -> Request:
         return replace(request, options=replace(request.options, limits=limits))
-
-
-# A verified schedule, and its verified program, unless there is none to be an image of or its steps would be torn apart.
-_Image = tuple[Schedule, Lowered | None]
-
-
-@dataclass(frozen=True)
-class _Original:
-    """Schedule and program that serve the first failure of a class, for images of them.
-
-    Attributes
-    ----------
-    topology
-        The whole machine.
-    answer, choice
-        Schedule and program on the machine that failed so.
-    runtime
-        Runtime of the program.
-    """
-
-    topology: Topology
-    answer: Answer
-    choice: Choice | None
-    runtime: Runtime
-
-    @cached_property
-    def _programs(self) -> LoweredImages | None:
-        return None if self.choice is None else LoweredImages(self.choice.lowered, self.runtime)
-
-    def image(self, image: FailureImage) -> _Image:
-        """Schedule and program for another failure.
-
-        Raises
-        ------
-        InvalidArtifact
-            If the verifier does not agree that they are images.
-        """
-        machine = degraded(self.topology, image.failure.degradation)
-        schedule = verified_image(self.answer.schedule, machine, image.renaming)
-        return schedule, None if self._programs is None else self._programs.of(image.renaming)
-
-
-@lru_cache(maxsize=1)
-def _unpickled(pickled: bytes) -> _Original:
-    original: _Original = pickle.loads(pickled)
-    return original
-
-
-def _image_of(pickled: bytes, image: FailureImage) -> _Image:
-    return _unpickled(pickled).image(image)
 
 
 def _time_on_whole(request: Request, runtime: Runtime) -> float | None:

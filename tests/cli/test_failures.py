@@ -1,9 +1,6 @@
 """``taccl synth --single-failures``, and what ``taccl replan`` makes of its folder."""
 
 import json
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import nullcontext
 
 import pytest
 
@@ -75,32 +72,6 @@ def test_the_same_command_writes_the_same_bytes(taccl, folder, made):
     assert taccl(*WORDS, "gpu-link,gpu-link:0.5", "-o", "again").code == 0
     again = folder / "again"
     assert {path.relative_to(again): path.read_bytes() for path in sorted(again.rglob("*")) if path.is_file()} == before
-
-
-@pytest.mark.parametrize("die", [False, True])
-def test_images_are_the_same_whoever_makes_them(taccl, folder, made, monkeypatch, die):
-    monkeypatch.setattr(api_failures, "_LEAST_RANKS_BESIDE", 2)
-    monkeypatch.setattr(api_failures, "_LEAST_IMAGES_BESIDE", 2)
-    asked = []
-
-    class Dying:
-        lost = (BrokenProcessPool,)
-
-        def submit(self, _function, _pickled, image):
-            asked.append(image)
-            future = Future()
-            future.set_exception(BrokenProcessPool())
-            return future
-
-    if die:
-        monkeypatch.setattr(api_failures, "start_workers", lambda _: nullcontext(Dying()))
-    assert taccl(*WORDS, "gpu-link,gpu-link:0.5", "-o", "beside").code == 0
-    assert len(asked) == (10 if die else 0)
-    before, beside = (
-        {path.relative_to(place): path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file()}
-        for place in (made, folder / "beside")
-    )
-    assert beside == before
 
 
 def test_a_table_says_what_each_class_costs(taccl, folder):  # noqa: ARG001
