@@ -45,6 +45,7 @@ from taccl_py.synthesis.trees.rails import RailSearch, TreeRails
 from taccl_py.synthesis.trees.rounding import TreeSet
 from taccl_py.synthesis.trees.rounds import RoundSearch
 from taccl_py.synthesis.trees.shallow import shallow_machines, varied_trees
+from taccl_py.synthesis.trees.shallow_roots import PromisedPacking, ShortPaths
 from taccl_py.synthesis.trees.shared_trees import SharedTreeSetFinder, shared_tree_sets
 from taccl_py.synthesis.trees.taper import TaperedTreeSet, TaperSearch, even_tree_sets, uneven_tree_set
 from taccl_py.synthesis.trees.through_roots import RootSearch, pieces_through_roots
@@ -181,15 +182,27 @@ class _TreesRun:
         part = 0.5 if loads.load_us * size_mb * PARAMS.roots_only_gain > self._gathers_us else 0.9
         run = _TreesRun(demand, TreeSearch(self.work.left(part), self.work.events, self.work))
         run.bound = self.bound
-        rules = (*_RULES, *(replace(rule, in_turn=True) for rule in _RULES))
-        with self.work.stage("rounds"):
-            once = pieces_through_roots(forth.network, packing, 1)
-            found = run._round_search(forth.network).uneven(once.transfers, once.sizes)
-            found += run._bettering(forth.network).resized(found)
-        search = RootSearch(demand, forth.network, packing, run._planned)
-        found += search.choices(rules, lambda choices: run._is_enough_to_better([*found, *choices]))
-        shared = [shared_out(self.demand, choice) for choice in run._bettering(forth.network).bettered(found)]
+        with self.work.stage("packing"):
+            promised = ShortPaths(forth.network, run._piece_bytes, run.work.limits).best(packing)
+        found = run._on_roots(forth.network, promised)
+        found = run._bettering(forth.network).bettered(found)
+        near_us = best_of(found).plan.end_us * PARAMS.unsized_factor if found else 0.0
+        shared = [shared_out(self.demand, each, finely=each.plan.end_us <= near_us) for each in found]
         return forth, sorted((choice for choice in shared if choice is not None), key=lambda choice: choice.plan.end_us)
+
+    def _on_roots(self, network: CapacityNetwork, promised: Sequence[PromisedPacking]) -> list[OrderChoice]:
+        """Plans on packings through roots, the most promising ones first: of rounds on all of them, and by rules of dispatch."""
+        rules = (*_RULES, *(replace(rule, in_turn=True) for rule in _RULES))
+        found: list[OrderChoice] = []
+        with self.work.stage("rounds"):
+            for each in promised:
+                once = pieces_through_roots(network, each.packing, 1)
+                found += self._round_search(network).uneven(once.transfers, once.sizes)
+            found += self._bettering(network).resized(found)
+        for each in promised:
+            search = RootSearch(self.demand, network, each.packing, each.rounds, self._planned)
+            found += search.choices(rules, lambda choices: self._is_enough_to_better([*found, *choices]))  # noqa: B023
+        return found
 
     def _root_packing(self, *, symmetric: bool) -> RootPacking | None:
         topology = self.demand.topology

@@ -37,7 +37,7 @@ def both_directions(network: CapacityNetwork) -> CapacityNetwork:
     return replace(network, resources=resources, beta=np.hstack([network.beta, network.beta[back]]))
 
 
-def shared_out(demand: Demand, choice: OrderChoice) -> OrderChoice | None:
+def shared_out(demand: Demand, choice: OrderChoice, *, finely: bool = False) -> OrderChoice | None:
     """The plan in chunks of which every rank has equally many; None if sizes cannot be cut so finely.
 
     Parameters
@@ -46,6 +46,8 @@ def shared_out(demand: Demand, choice: OrderChoice) -> OrderChoice | None:
         The AllReduce.
     choice
         A plan whose chunks are those of all data.
+    finely
+        Whether more chunks are tried too, until they do not pay: the sizes of pieces are whole chunks.
     """
     (sizes,) = choice.costs.chunks
     ranks, whole = demand.topology.num_ranks, sum(sizes)
@@ -55,7 +57,24 @@ def shared_out(demand: Demand, choice: OrderChoice) -> OrderChoice | None:
     if not exact and not enough:
         return None
     count = min([*exact[:1], *enough[:1]])
+    best = _in_chunks(choice, count, ranks)
+    for finer in counts if finely else ():
+        is_exact = best.plan.end_us <= choice.plan.end_us * (1 + PARAMS.least_gain)
+        if is_exact or finer > PARAMS.most_resized_chunks:
+            break
+        if finer < PARAMS.chunk_step * count:
+            continue
+        count, other = finer, _in_chunks(choice, finer, ranks)
+        if other.plan.end_us >= best.plan.end_us * (1 - PARAMS.least_gain):
+            break
+        best = other
+    return best
+
+
+def _in_chunks(choice: OrderChoice, count: int, ranks: int) -> OrderChoice:
+    """The plan in so many chunks of each rank."""
+    (sizes,) = choice.costs.chunks
     chunks = tuple(apportion([float(size) for size in sizes], ranks * count))
-    costs = replace(choice.costs.scaled(whole / (ranks * count)), chunks=(chunks,))
+    costs = replace(choice.costs.scaled(sum(sizes) / (ranks * count)), chunks=(chunks,))
     plan = left_shifted(choice.transfers, costs, choice.plan.messages)
     return replace(choice, costs=costs, num_chunks=count, plan=plan, sized=True)

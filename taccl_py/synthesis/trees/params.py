@@ -129,6 +129,18 @@ class Params:
         Times as much from which on most of the time goes to such roots. Guess.
     least_root_part
         Parts of less than this share of the largest one are left to the others. Guess.
+    root_promise_factor
+        Times the time that the most promising packing through roots promises that one may promise to be tried. Guess.
+    most_root_packings
+        Such packings that are tried. Guess.
+    most_root_places
+        Links times parts up to which trees with shorter paths are looked for. Guess.
+    most_shortened
+        Turns in which they are, for the number of rounds that was best on the last ones. Guess.
+    root_work
+        Deterministic time of CP-SAT for each. Guess.
+    root_ticks
+        Ticks of the time that is known before. Guess.
     root_piece_counts
         Numbers of pieces of all data that are tried there. Measured: irregular machine of 8 ranks, AllReduce of 64 MiB,
         8.06 -> 6.74 ms.
@@ -136,8 +148,8 @@ class Params:
         Chunks of an average piece there, at least. Guess.
     most_root_messages
         Messages of the roots' trees beyond which there are no finer pieces. Guess.
-    round_slack
-        Part of the time of the fullest link or port by which rounds are longer. Guess.
+    round_slacks
+        Parts of the time of the fullest link or port by which rounds are longer; the next one where there is no round with the one before. Guess.
     round_ticks
         Ticks of a round. Guess.
     round_work
@@ -315,10 +327,16 @@ class Params:
     least_gain_of_roots: float = 1.01
     roots_only_gain: float = 1.15
     least_root_part: float = 0.004
+    root_promise_factor: float = 1.03
+    most_root_packings: int = 2
+    most_root_places: int = 600
+    most_shortened: int = 2
+    root_work: float = 0.3
+    root_ticks: int = 20_000
     root_piece_counts: tuple[int, ...] = (8, 16, 32, 64, 128, 256, 512)
     root_piece_chunks: int = 8
     most_root_messages: int = 30_000
-    round_slack: float = 0.005
+    round_slacks: tuple[float, ...] = (0.005, 0.02)
     round_ticks: int = 1000
     round_work: float = 0.3
     most_round_transfers: int = 160

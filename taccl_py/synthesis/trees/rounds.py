@@ -80,6 +80,17 @@ def time_of_rounds_us(loads: Sequence[RoundLoad], periods: float, rounds: int) -
     return (rounds - 1 + periods) * period_us
 
 
+def least_time_of_rounds_us(transfers: Sequence[PieceTransfer], costs: PieceCosts, rounds: int) -> float:
+    """Estimate for transfers of one piece of each tree, if `costs` are those of one round: all rounds, and the longest path of the last one's pieces."""
+    each = costs.scaled(1 / rounds)
+    arrival_us: list[float] = []
+    for transfer in transfers:
+        ready_us = max((arrival_us[earlier] for earlier in transfer.after), default=0.0)
+        arrival_us.append(ready_us + each.of_message(transfer.link, costs.size((transfer,))).time_us)
+    period_us = max(load.fixed_us + load.data_us / rounds for load in round_loads(transfers, costs, 1))
+    return (rounds - 1) * period_us + max(arrival_us)
+
+
 def find_round(transfers: Sequence[PieceTransfer], costs: PieceCosts, limits: Limits) -> PieceRound | None:
     """The round that arrives soonest of those that are hardly longer than the fullest link or port needs; None if there is none.
 
@@ -99,15 +110,16 @@ def find_round(transfers: Sequence[PieceTransfer], costs: PieceCosts, limits: Li
     """
     each = [costs.of_message(transfer.link, costs.size((transfer,))) for transfer in transfers]
     fullest_us = max(load.fixed_us + load.data_us for load in round_loads(transfers, costs, 1))
-    period_us = fullest_us * (1 + PARAMS.round_slack)
-    model = _RoundModel(transfers, each, PARAMS.round_ticks / period_us)
-    outcome = solve_cp(model.model, replace(limits, work=PARAMS.round_work))
-    if outcome.objective is None:
-        return None
-    tick_us = period_us / PARAMS.round_ticks
-    starts = tuple(outcome.value(start) * tick_us for start in model.starts)
-    end_us = max(start + cost.time_us for start, cost in zip(starts, each, strict=True))
-    return PieceRound(period_us, starts, end_us)
+    for slack in PARAMS.round_slacks:
+        period_us = fullest_us * (1 + slack)
+        model = _RoundModel(transfers, each, PARAMS.round_ticks / period_us)
+        outcome = solve_cp(model.model, replace(limits, work=PARAMS.round_work))
+        if outcome.objective is not None:
+            tick_us = period_us / PARAMS.round_ticks
+            starts = tuple(outcome.value(start) * tick_us for start in model.starts)
+            end_us = max(start + cost.time_us for start, cost in zip(starts, each, strict=True))
+            return PieceRound(period_us, starts, end_us)
+    return None
 
 
 class _RoundModel:

@@ -112,21 +112,25 @@ class RootSearch:
         A Broadcast of all data, whose chunks are those of the plans.
     network, packing
         The machine without symmetry, and trees on it.
+    rounds
+        Pieces of every part for which a plan promises to take least time.
     planned
         Plans of some transfers at some costs by some rules.
     """
 
-    def __init__(self, demand: Demand, network: CapacityNetwork, packing: RootPacking, planned: _Planned) -> None:
+    def __init__(
+        self, demand: Demand, network: CapacityNetwork, packing: RootPacking, rounds: int, planned: _Planned
+    ) -> None:
         self._demand, self._network, self._packing, self._planned = demand, network, packing, planned
         self._counts = usable_counts(demand)
+        self._least = PARAMS.least_promised_part * rounds * len(packing.trees)
 
     def choices(
         self, rules: Sequence[DispatchRule], is_enough: Callable[[list[OrderChoice]], bool]
     ) -> list[OrderChoice]:
         """The best plan of every number of pieces that is tried, until more do not pay or it is enough."""
         found: list[OrderChoice] = []
-        for pieces in PARAMS.root_piece_counts:
-            cut = pieces_through_roots(self._network, self._packing, pieces)
+        for cut in map(self._cut, PARAMS.root_piece_counts[self._first() :]):
             if found and (is_enough(found) or not self._fits(cut)):
                 break
             choice = self._best(cut, rules)
@@ -136,6 +140,15 @@ class RootSearch:
             if found.index(min(found, key=lambda each: each.plan.end_us)) < len(found) - PARAMS.most_failures:
                 break
         return found
+
+    def _cut(self, pieces: int) -> PiecesThroughRoots:
+        return pieces_through_roots(self._network, self._packing, pieces)
+
+    def _first(self) -> int:
+        """Place of the first number to try: fewer pieces promise to take much longer, unless there is no room for more."""
+        counts = PARAMS.root_piece_counts
+        first = next((place for place, pieces in enumerate(counts) if pieces >= self._least), len(counts) - 1)
+        return next((place for place in range(first, 0, -1) if self._fits(self._cut(counts[place]))), 0)
 
     def _fits(self, cut: PiecesThroughRoots) -> bool:
         """True if every rank has room for its messages."""

@@ -1,5 +1,7 @@
 """Rounds of pieces that are alike: worked out by hand, valid on random machines, and better than a dispatcher where ports are shared."""
 
+from dataclasses import replace
+
 import pytest
 
 from taccl_py.collective import Collective, Kind
@@ -8,6 +10,7 @@ from taccl_py.synthesis.bounds.net import Net, OrbitMembers
 from taccl_py.synthesis.bounds.roots import pack_roots
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.problem import Problem
+from taccl_py.synthesis.trees import rounds
 from taccl_py.synthesis.trees.engine import synthesize_trees
 from taccl_py.synthesis.trees.hub import shared_out
 from taccl_py.synthesis.trees.lift import lifted
@@ -64,6 +67,15 @@ def test_four_pieces_go_down_a_chain(shared_port, period_us, time_us):
     plan = left_shifted(repeated(ALONG, 4), PieceCosts.of(network, 2 * MB, (1,) * 4), messages_of(found, 4))
     assert plan.end_us == pytest.approx(time_us)
     assert found.period_us == pytest.approx(period_us, rel=0.01)
+
+
+def test_longer_rounds_are_looked_for_where_there_is_no_short_one(monkeypatch):
+    """Turns of 18 us on the port fit into no round of half of that."""
+    monkeypatch.setattr(rounds, "PARAMS", replace(rounds.PARAMS, round_slacks=(-0.5, 0.25)))
+    found = find_round(ALONG, PieceCosts.of(network_of(chain(shared_port=True)), 2 * MB, (1,)), LIMITS)
+    assert found.period_us == pytest.approx(1.25 * 36.0)
+    monkeypatch.setattr(rounds, "PARAMS", replace(rounds.PARAMS, round_slacks=(-0.5,)))
+    assert find_round(ALONG, PieceCosts.of(network_of(chain(shared_port=True)), 2 * MB, (1,)), LIMITS) is None
 
 
 def test_rounds_repeat_what_waits_for_what():

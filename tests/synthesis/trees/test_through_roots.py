@@ -79,7 +79,21 @@ def plans_of(topology, size_bytes):
         return {rule: list_schedule(transfers, costs, rule) for rule in rules}
 
     rules = (DispatchRule(), DispatchRule(paced=True), DispatchRule(paced=True, in_turn=True))
-    return network, packing, RootSearch(demand, network, packing, planned).choices(rules, lambda _: False)
+    return network, packing, RootSearch(demand, network, packing, 1, planned).choices(rules, lambda _: False)
+
+
+def test_fewer_pieces_than_promised_are_not_tried_where_there_is_room_for_as_many():
+    """Of 40 rounds of two parts 80 pieces, 0.4 of which are 32."""
+    network, packing = network_of(both_ways_line()), through((1, 0.75), (0, 0.25))
+    demand = Demand(both_ways_line(), Kind.BROADCAST, 1 << 24, root=1)
+    tried = []
+
+    def planned(transfers, costs, rules):
+        tried.append(len(costs.chunks[0]))
+        return {rule: list_schedule(transfers, costs, rule) for rule in rules}
+
+    RootSearch(demand, network, packing, 40, planned).choices((DispatchRule(),), lambda found: len(found) == 2)
+    assert tried == [32, 64]
 
 
 @settings(deadline=None, max_examples=5)
