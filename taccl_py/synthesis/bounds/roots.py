@@ -37,7 +37,7 @@ class RootTrees:
     root
         The rank where a sum is complete first.
     into, out
-        Links of the tree that sums up and of the one that hands out, in no order.
+        Links of the tree that sums up, none where nothing is summed, and of the one that hands out, in no order.
     """
 
     root: int
@@ -50,22 +50,32 @@ class RootTrees:
 
 
 @dataclass(frozen=True, eq=False)
-class RootPacking:
+class RootParts:
+    """Parts of the data.
+
+    Attributes
+    ----------
+    trees, amounts
+        Pairs of trees, and the part of the data that each carries (and so do its images).
+    """
+
+    trees: tuple[RootTrees, ...]
+    amounts: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class RootPacking(RootParts):
     """A packing of pairs of trees.
 
     Attributes
     ----------
     load_us
         Time of the fullest link or port for each megabyte of size.
-    trees, amounts
-        Trees that are used, and the part of the data that each pair carries (and so do its images).
     certified
         The bound that its prices are certified to give.
     """
 
     load_us: float
-    trees: tuple[RootTrees, ...]
-    amounts: FloatArray
     certified: LoadBound
 
 
@@ -104,9 +114,9 @@ def pack_roots(net: Net, orbits: OrbitMembers, known_us: float = 0.0) -> RootPac
         return None
     used = np.flatnonzero(solution.amounts > _LEAST_AMOUNT)
     return RootPacking(
-        solution.objective,
         tuple(known[i] for i in used),
         solution.amounts[used],
+        solution.objective,
         pricing.certified(prices, solution.objective),
     )
 

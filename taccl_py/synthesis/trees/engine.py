@@ -45,7 +45,7 @@ from taccl_py.synthesis.trees.rails import RailSearch, TreeRails
 from taccl_py.synthesis.trees.rounding import TreeSet
 from taccl_py.synthesis.trees.rounds import RoundSearch
 from taccl_py.synthesis.trees.shallow import shallow_machines, varied_trees
-from taccl_py.synthesis.trees.shallow_roots import PromisedPacking, ShortPaths
+from taccl_py.synthesis.trees.shallow_roots import PromisedParts, ShortPaths, handed_out
 from taccl_py.synthesis.trees.shared_trees import SharedTreeSetFinder, shared_tree_sets
 from taccl_py.synthesis.trees.taper import TaperedTreeSet, TaperSearch, even_tree_sets, uneven_tree_set
 from taccl_py.synthesis.trees.through_roots import RootSearch, pieces_through_roots
@@ -190,19 +190,33 @@ class _TreesRun:
         shared = [shared_out(self.demand, each, finely=each.plan.end_us <= near_us) for each in found]
         return forth, sorted((choice for choice in shared if choice is not None), key=lambda choice: choice.plan.end_us)
 
-    def _on_roots(self, network: CapacityNetwork, promised: Sequence[PromisedPacking]) -> list[OrderChoice]:
-        """Plans on packings through roots, the most promising ones first: of rounds on all of them, and by rules of dispatch."""
+    def _on_roots(self, network: CapacityNetwork, promised: Sequence[PromisedParts]) -> list[OrderChoice]:
+        """Plans on trees through roots, the most promising ones first: of rounds on all of them, and by rules of dispatch."""
         rules = (*_RULES, *(replace(rule, in_turn=True) for rule in _RULES))
+        found = self._rounds_on(network, promised)
+        for each in promised:
+            search = RootSearch(self.demand, network, each.parts, each.rounds, self._planned)
+            found += search.choices(rules, lambda choices: self._is_enough_to_better([*found, *choices]))  # noqa: B023
+        return found
+
+    def _rounds_on(self, network: CapacityNetwork, promised: Sequence[PromisedParts]) -> list[OrderChoice]:
+        """Plans of rounds on trees through roots, also with better sizes."""
         found: list[OrderChoice] = []
         with self.work.stage("rounds"):
             for each in promised:
-                once = pieces_through_roots(network, each.packing, 1)
-                found += self._round_search(network).uneven(once.transfers, once.sizes)
-            found += self._bettering(network).resized(found)
-        for each in promised:
-            search = RootSearch(self.demand, network, each.packing, each.rounds, self._planned)
-            found += search.choices(rules, lambda choices: self._is_enough_to_better([*found, *choices]))  # noqa: B023
-        return found
+                once = pieces_through_roots(network, each.parts, 1)
+                found += self._round_search(network).plans(once.transfers, once.sizes)
+            return [*found, *self._bettering(network).resized(found)]
+
+    def _on_short_paths(self, base: TreePacking) -> list[OrderChoice]:
+        """Plans of rounds on one root's trees with short paths, where they share more than links."""
+        network = base.network
+        if not (self._is_free and network.is_single and self._is_long(network)) or base.is_direct:
+            return []
+        with self.work.stage("packing"):
+            paths = ShortPaths(network, self._piece_bytes, self.work.left(), self.demand.root)
+            promised = paths.best(handed_out(base.packing, self.demand.root))
+        return self._rounds_on(network, promised)
 
     def _root_packing(self, *, symmetric: bool) -> RootPacking | None:
         topology = self.demand.topology
@@ -223,17 +237,16 @@ class _TreesRun:
 
     def _search(self, base: TreePacking, backward: TreePacking | None) -> list[OrderChoice]:
         """Best plan over numbers of trees, of pieces, and rules of dispatch, and nearly as fast ones with fewer pieces."""
-        found: list[OrderChoice] = []
-        tapered = _is_single(base.network) and base.is_direct
+        found = self._on_short_paths(base) if backward is None else []
+        tapered = base.network.is_single and base.is_direct
         for tree_sets in self._tree_sets(base, backward):
             if self._is_enough_to_better(found):
                 break
             if found and tree_sets[0].load_us * self._shard_mb >= best_of(found).plan.end_us:
                 continue
             found += self._cut_finer(base, backward, tree_sets, found)
-            found += self._in_rounds(base, tree_sets, found) if backward is None else []
             # One root's trees take long to taper and seldom gain: other numbers of them come first.
-            if not tapered and not _is_single(base.network) and not self._is_enough(found):
+            if not tapered and not base.network.is_single and not self._is_enough(found):
                 tapered = True
                 found += self._tapered(base, backward, found)
         if not tapered and found and not self._is_enough(found):
@@ -254,8 +267,8 @@ class _TreesRun:
         bases = [base] if backward is None else [base, backward]
         if base.is_direct:
             grown = [tree_sets for parts in self._light(base) if (tree_sets := _grown(bases, parts, 0))]
-            yield from self._fastest(bases, grown) if _is_single(base.network) else grown
-            if grown and _is_single(base.network):
+            yield from self._fastest(bases, grown) if base.network.is_single else grown
+            if grown and base.network.is_single:
                 return
         for parts in self._promising(base):
             yield [one.tree_set(parts) for one in bases]
@@ -270,7 +283,7 @@ class _TreesRun:
         found = []
         for tree_sets in sorted(grown, key=promised_us)[: PARAMS.most_tree_counts]:
             parts = tree_sets[0].parts
-            seeds = range(1, 1 + min(PARAMS.most_seeds, PARAMS.most_regrown_places // (parts * _places(network))))
+            seeds = range(1, 1 + min(PARAMS.most_seeds, PARAMS.most_regrown_places // (parts * network.num_places)))
             others = [other for seed in seeds if (other := _grown(bases, parts, self.work.limits.seed + seed))]
             found.append(min([tree_sets, *others], key=promised_us))
         found.sort(key=promised_us)
@@ -316,19 +329,6 @@ class _TreesRun:
             rules = _with_prospects(ranked)
             self.work.events.incumbent(best_of([*all_found, found[-1]]).plan.end_us)
         return found
-
-    def _in_rounds(
-        self, base: TreePacking, tree_sets: Sequence[TreeSet], before: list[OrderChoice]
-    ) -> list[OrderChoice]:
-        """Plans of one root's trees in which all rounds of pieces are alike, where others are not near the bound."""
-        network = base.network
-        if not (self._is_free and _is_single(network) and self._is_long(network)) or base.is_direct:
-            return []
-        if self._is_enough(before) or best_of(before).plan.end_us <= self.bound.time_us * PARAMS.round_gain:
-            return []
-        with self.work.stage("rounds"):
-            transfers = gather_transfers(network, tree_sets[0], 1)
-            return self._round_search(network).even(transfers, tree_sets[0].parts)
 
     def _round_search(self, network: CapacityNetwork) -> RoundSearch:
         return RoundSearch(network, self._piece_bytes, usable_counts(self.demand), self.work.left())
@@ -377,7 +377,7 @@ class _TreesRun:
 
     def _tapered(self, base: TreePacking, backward: TreePacking | None, before: list[OrderChoice]) -> list[OrderChoice]:
         """Plans whose messages between nodes, or pieces, become smaller to the end, if they are better."""
-        if not self._is_free or not self._is_long(base.network) or (backward is not None and _is_single(base.network)):
+        if not self._is_free or not self._is_long(base.network) or (backward is not None and base.network.is_single):
             return []
         found = self._on_shallow_trees(base) if backward is None else self._turned_around(base, backward, before)
         return [choice for choice in found if choice.plan.end_us < best_of(before).plan.end_us]
@@ -408,7 +408,7 @@ class _TreesRun:
             piece_mb = self._shard_mb / PARAMS.usual_shard_pieces
             machines = shallow_machines(base.network, base.packing, piece_mb, self.work.over)
         found = self._on_rails(base.network) if machines[0].straight else []
-        if found and not _is_small(base.network):
+        if found and base.network.num_places > PARAMS.few_places:
             # Trees of the whole machine have not been better where they are many, and take long.
             machines = []
         with self.work.stage("packing"):
@@ -469,7 +469,7 @@ class _TreesRun:
         numbers = self._numbers_of_parts(base.network)
         numbers.sort(key=lambda parts: (round(base.least_load_us(parts), DIGITS), parts))
         made = list[int]()
-        if _is_small(base.network):
+        if base.network.num_places <= PARAMS.few_places:
             # Trees are of no use before their messages have an order.
             for parts in until(self.work.left(PARAMS.rounding_part).countdown(), numbers):
                 base.tree_set(parts)
@@ -487,26 +487,26 @@ class _TreesRun:
         lighter: list[int] = []
         loads: dict[int, float] = {}
         for parts in self._numbers_of_parts(base.network):
-            if parts * _places(base.network) > PARAMS.most_grown_places:
+            if parts * base.network.num_places > PARAMS.most_grown_places:
                 break
             loads[parts] = base.least_load_us(parts)
             if not lighter or loads[parts] < loads[lighter[0]] * (1 - ROUNDED):
                 lighter.insert(0, parts)
         others = sorted((parts for parts in loads if parts not in lighter), key=lambda parts: (loads[parts], parts))
-        return [*lighter, *others] if _places(base.network) < PARAMS.very_few_places else lighter
+        return [*lighter, *others] if base.network.num_places < PARAMS.very_few_places else lighter
 
     def _numbers_of_parts(self, network: CapacityNetwork) -> list[int]:
         """Numbers of trees for each root that are possible."""
         if self.trees is not None:
             return [self.trees]
         wanted = self.demand.chunks_per_rank
-        most = min(_most_pieces(network), max(1, PARAMS.most_messages // _places(network)))
+        most = min(_most_pieces(network), max(1, PARAMS.most_messages // network.num_places))
         return [parts for parts in PARAMS.tree_counts if parts <= most and (wanted is None or wanted % parts == 0)]
 
     def _numbers_of_cuts(self, base: TreePacking, tree_sets: Sequence[TreeSet]) -> list[int]:
         """Numbers of pieces of each tree's data to try: where it is known about how many are best, coarser ones only to choose rules."""
         possible = self._possible_cuts(base.network, tree_sets)
-        if not (base.is_direct and _is_single(base.network)) or len(possible) == 1:
+        if not (base.is_direct and base.network.is_single) or len(possible) == 1:
             return possible
         best = self._promise(base.network, tree_sets).pieces / tree_sets[0].parts
         coarse, fine = (
@@ -580,18 +580,4 @@ def _grown(bases: Sequence[TreePacking], parts: int, seed: int) -> list[TreeSet]
 
 
 def _most_pieces(network: CapacityNetwork) -> int:
-    return PARAMS.most_pieces_of_one_root if _is_single(network) else PARAMS.most_pieces
-
-
-def _is_single(network: CapacityNetwork) -> bool:
-    """True if there are the trees of one root only."""
-    return len(network.images) * len(network.roots) == 1
-
-
-def _is_small(network: CapacityNetwork) -> bool:
-    """True if trees have so few places that making them takes next to no time."""
-    return _places(network) <= PARAMS.few_places
-
-
-def _places(network: CapacityNetwork) -> int:
-    return len(network.roots) * network.num_ranks
+    return PARAMS.most_pieces_of_one_root if network.is_single else PARAMS.most_pieces

@@ -62,6 +62,16 @@ class CapacityNetwork:
         """N."""
         return self.problem.topology.num_ranks
 
+    @property
+    def is_single(self) -> bool:
+        """True if there are the trees of one root only."""
+        return len(self.images) * len(self.roots) == 1
+
+    @property
+    def num_places(self) -> int:
+        """Ranks in one tree of every root."""
+        return len(self.roots) * self.num_ranks
+
     @staticmethod
     def of(problem: Problem) -> CapacityNetwork:
         """Keep what acts freely of the problem's symmetry, and form the orbits."""

@@ -52,6 +52,8 @@ def resized(
         ):
             continue
         chunks = tuple(tuple(apportion([found.sizes[piece] for piece in shard], count)) for shard in shards)
+        if max(map(max, chunks)) > costs.message_chunks:
+            break  # what a step cannot carry becomes several messages, which hold ports for longer than one
         finer = replace(costs.scaled(chunk_bytes(count) / chunk_bytes(choice.num_chunks)), chunks=chunks)
         messages = list(in_steps(choice.transfers, finer, choice.plan.messages))
         plan = left_shifted(choice.transfers, finer, messages)

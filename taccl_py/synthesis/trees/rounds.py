@@ -81,14 +81,18 @@ def time_of_rounds_us(loads: Sequence[RoundLoad], periods: float, rounds: int) -
 
 
 def least_time_of_rounds_us(transfers: Sequence[PieceTransfer], costs: PieceCosts, rounds: int) -> float:
-    """Estimate for transfers of one piece of each tree, if `costs` are those of one round: all rounds, and the longest path of the last one's pieces."""
+    """Estimate for transfers of one piece of each tree, if `costs` are those of one round: all pieces but one, and the longest path of that.
+
+    The fullest link or port is busy without a pause.
+    """
     each = costs.scaled(1 / rounds)
     arrival_us: list[float] = []
     for transfer in transfers:
         ready_us = max((arrival_us[earlier] for earlier in transfer.after), default=0.0)
         arrival_us.append(ready_us + each.of_message(transfer.link, costs.size((transfer,))).time_us)
-    period_us = max(load.fixed_us + load.data_us / rounds for load in round_loads(transfers, costs, 1))
-    return (rounds - 1) * period_us + max(arrival_us)
+    busy_us = max(load.fixed_us * rounds + load.data_us for load in round_loads(transfers, costs, 1))
+    pieces = rounds * len({transfer.piece for transfer in transfers})
+    return busy_us * (1 - 1 / pieces) + max(arrival_us)
 
 
 def find_round(transfers: Sequence[PieceTransfer], costs: PieceCosts, limits: Limits) -> PieceRound | None:
@@ -201,53 +205,28 @@ class RoundSearch:
     ) -> None:
         self._network, self._chunk_bytes, self._counts, self._limits = network, chunk_bytes, counts, limits
 
-    def even(self, transfers: Sequence[PieceTransfer], parts: int) -> list[OrderChoice]:
-        """Plans whose pieces are as large as each other and each a chunk, from transfers of one piece of each of so many trees."""
-
-        def chunks(rounds: int) -> tuple[int, ...]:
-            return (1,) * (parts * rounds)
-
-        return self._choices(transfers, (1.0,) * parts, chunks, sized=False)
-
-    def uneven(self, transfers: Sequence[PieceTransfer], sizes: Sequence[float]) -> list[OrderChoice]:
-        """Plans in which the trees' parts of the data have these shares."""
-
-        def chunks(rounds: int) -> tuple[int, ...] | None:
-            least = PARAMS.root_piece_chunks * rounds * len(sizes)
-            count = min((each for each in self._counts if each >= least), default=None)
-            return (
-                None if count is None else tuple(apportion([s / rounds for s in sizes for _ in range(rounds)], count))
-            )
-
-        return self._choices(transfers, sizes, chunks, sized=True)
-
-    def _choices(
-        self,
-        transfers: Sequence[PieceTransfer],
-        sizes: Sequence[float],
-        chunks: Callable[[int], tuple[int, ...] | None],
-        *,
-        sized: bool,
-    ) -> list[OrderChoice]:
+    def plans(self, transfers: Sequence[PieceTransfer], sizes: Sequence[float]) -> list[OrderChoice]:
+        """Plans of transfers of one piece of each tree, whose data have these shares of all."""
         possible = self._possible(transfers)
         if not possible or len(transfers) > PARAMS.most_round_transfers:
             return []
         grains = PARAMS.round_piece_chunks * len(sizes)
         grain = PieceCosts.of(self._network, self._chunk_bytes(grains), apportion(list(sizes), grains))
-        loads = round_loads(transfers, grain, 1)
-        usual = _best_count(loads, PARAMS.usual_periods, possible)
-        found = find_round(transfers, grain.scaled(1 / usual), self._limits)
+        promising = min(possible, key=lambda rounds: least_time_of_rounds_us(transfers, grain, rounds))
+        found = find_round(transfers, grain.scaled(1 / promising), self._limits)
         if found is None:
             return []
         choices = []
-        for rounds in self._tried(transfers, loads, found, possible):
-            pieces = chunks(rounds)
-            if pieces is not None:
-                costs = PieceCosts.of(self._network, self._chunk_bytes(sum(pieces)), pieces)
+        for rounds in self._tried(transfers, round_loads(transfers, grain, 1), found, possible):
+            least = PARAMS.root_piece_chunks * rounds * len(sizes)
+            count = min((each for each in self._counts if each >= least), default=None)
+            if count is not None:
+                pieces = apportion([size / rounds for size in sizes for _ in range(rounds)], count)
+                costs = PieceCosts.of(self._network, self._chunk_bytes(count), pieces)
                 every = repeated(transfers, rounds)
                 count_work("placed", len(every))
                 plan = left_shifted(every, costs, messages_of(found, rounds))
-                choices.append(OrderChoice(every, costs, sum(pieces), None, plan, sized))
+                choices.append(OrderChoice(every, costs, count, None, plan, sized=True))
         return choices
 
     def _possible(self, transfers: Sequence[PieceTransfer]) -> list[int]:

@@ -17,26 +17,27 @@ import numpy as np
 
 from taccl_py.solvers.cp_sat import SolverOutcome, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.bounds.roots import RootPacking, RootTrees
+from taccl_py.synthesis.bounds.roots import RootParts, RootTrees
 from taccl_py.synthesis.sizes import apportion
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.order import PieceCosts
+from taccl_py.synthesis.trees.packing import Packing
 from taccl_py.synthesis.trees.params import PARAMS
 from taccl_py.synthesis.trees.rounds import least_time_of_rounds_us
 from taccl_py.synthesis.trees.through_roots import pieces_through_roots
 
 
 @dataclass(frozen=True, eq=False)
-class PromisedPacking:
-    """A packing, and about how long a plan of so many rounds takes on it."""
+class PromisedParts:
+    """Parts of the data with their trees, and about how long a plan of so many rounds takes on them."""
 
-    packing: RootPacking
+    parts: RootParts
     rounds: int
     time_us: float
 
 
 class ShortPaths:
-    """Packings for plans that take less time.
+    """Parts and trees for plans that take less time.
 
     Parameters
     ----------
@@ -46,13 +47,22 @@ class ShortPaths:
         Size of a chunk of all data, given their number.
     limits
         Seed, and the user's interrupt.
+    root
+        The only root, from which data is handed out; None where it is summed up first, at any rank.
     """
 
-    def __init__(self, network: CapacityNetwork, chunk_bytes: Callable[[int], float], limits: Limits) -> None:
-        self._network, self._chunk_bytes, self._limits = network, chunk_bytes, limits
+    def __init__(
+        self,
+        network: CapacityNetwork,
+        chunk_bytes: Callable[[int], float],
+        limits: Limits,
+        root: int | None = None,
+    ) -> None:
+        self._network, self._chunk_bytes, self._limits, self._root = network, chunk_bytes, limits, root
+        self._work_left = PARAMS.root_work
 
-    def best(self, packing: RootPacking) -> list[PromisedPacking]:
-        """A packing, and others with shorter paths in place of it, the most promising one first; none that promises much less.
+    def best(self, packing: RootParts) -> list[PromisedParts]:
+        """Parts of a packing, and others with shorter paths in place of them, the most promising ones first; none that promise much less.
 
         Raises
         ------
@@ -60,39 +70,43 @@ class ShortPaths:
             If OR-tools is not installed.
         """
         known = self.promised(_of_large_parts(packing))
-        shares = tuple(float(amount) for amount in known.packing.amounts)
+        shares = tuple(float(amount) for amount in known.parts.amounts)
         found = [known]
-        for several in dict.fromkeys((shares, (1.0,))):
+        # One part is soon found.
+        for several in dict.fromkeys(((1.0,), shares, *((1 / parts,) * parts for parts in PARAMS.root_parts))):
             short = self._shortened(known, several)
-            if short is not None and (len(several) < len(shares) or short.time_us < known.time_us):
+            if short is not None and (len(several) != len(shares) or short.time_us < known.time_us):
                 found.append(short)
         least_us = min(each.time_us for each in found)
         near = [each for each in found if each.time_us <= least_us * PARAMS.root_promise_factor]
-        return sorted(near, key=lambda each: (each.time_us, len(each.packing.trees)))[: PARAMS.most_root_packings]
+        return sorted(near, key=_price)[: PARAMS.most_root_packings]
 
-    def promised(self, packing: RootPacking) -> PromisedPacking:
-        """The packing with the number of rounds for which a plan promises to take least time."""
-        once = pieces_through_roots(self._network, packing, 1)
+    def promised(self, parts: RootParts) -> PromisedParts:
+        """Parts with the number of rounds for which a plan promises to take least time."""
+        once = pieces_through_roots(self._network, parts, 1)
         grains = PARAMS.round_piece_chunks * len(once.sizes)
         costs = PieceCosts.of(self._network, self._chunk_bytes(grains), apportion(list(once.sizes), grains))
         times_us = {rounds: least_time_of_rounds_us(once.transfers, costs, rounds) for rounds in PARAMS.round_counts}
         rounds = min(times_us, key=lambda each: times_us[each])
-        return PromisedPacking(packing, rounds, times_us[rounds])
+        return PromisedParts(parts, rounds, times_us[rounds])
 
-    def _shortened(self, known: PromisedPacking, shares: Sequence[float]) -> PromisedPacking | None:
+    def _shortened(self, known: PromisedParts, shares: Sequence[float]) -> PromisedParts | None:
         """Trees for parts of these sizes; anew if a plan of another number of rounds is best on them. None if none are found soon."""
-        if len(shares) * len(self._network.src) > PARAMS.most_root_places:
+        if len(shares) * len(self._network.src) * (1 if self._root is not None else 2) > PARAMS.most_root_places:
             return None
-        best: PromisedPacking | None = None
+        best: PromisedParts | None = None
         rounds = known.rounds
         for _ in range(PARAMS.most_shortened):
+            if self._work_left <= 0:
+                break
             whole = PieceCosts.of(self._network, self._chunk_bytes(1), (1,))
-            model = _ShortPathModel(self._network, whole, shares, rounds, known.time_us / PARAMS.root_ticks)
-            model.hint(known.packing.trees)
-            outcome = solve_cp(model.model, replace(self._limits, work=PARAMS.root_work))
+            model = _ShortPathModel(self._network, whole, shares, rounds, known.time_us / PARAMS.root_ticks, self._root)
+            model.hint(known.parts.trees)
+            outcome = solve_cp(model.model, replace(self._limits, work=self._work_left))
+            self._work_left -= outcome.work
             if outcome.objective is None:
                 break
-            short = self.promised(replace(known.packing, trees=model.trees(outcome), amounts=np.array(shares)))
+            short = self.promised(RootParts(model.trees(outcome), np.array(shares)))
             if best is not None and short.time_us >= best.time_us:
                 break
             best = short
@@ -102,11 +116,22 @@ class ShortPaths:
         return best
 
 
-def _of_large_parts(packing: RootPacking) -> RootPacking:
+def handed_out(packing: Packing, root: int) -> RootParts:
+    """Parts that are handed out from the only root along the trees of a packing."""
+    nothing = np.array([], dtype=np.int64)
+    return RootParts(tuple(RootTrees(root, nothing, tree.used()) for tree in packing.trees), packing.amounts)
+
+
+def _price(promised: PromisedParts) -> float:
+    """Time that is promised, of many trees a little more: their messages fit less well."""
+    return promised.time_us * (1 + PARAMS.tree_price * len(promised.parts.trees))
+
+
+def _of_large_parts(packing: RootParts) -> RootParts:
     """Without parts that are hardly anything; what is left is all data."""
     large = packing.amounts >= PARAMS.least_root_part * packing.amounts.max()
     trees = tuple(trees for trees, is_large in zip(packing.trees, large, strict=True) if is_large)
-    return replace(packing, trees=trees, amounts=packing.amounts[large] / packing.amounts[large].sum())
+    return RootParts(trees, packing.amounts[large] / packing.amounts[large].sum())
 
 
 class _ShortPathModel:
@@ -124,12 +149,20 @@ class _ShortPathModel:
         Pieces of every part.
     tick_us
         Unit of time.
+    root
+        As for `ShortPaths`.
     """
 
     def __init__(
-        self, network: CapacityNetwork, costs: PieceCosts, shares: Sequence[float], rounds: int, tick_us: float
+        self,
+        network: CapacityNetwork,
+        costs: PieceCosts,
+        shares: Sequence[float],
+        rounds: int,
+        tick_us: float,
+        root: int | None,
     ) -> None:
-        self._network = network
+        self._network, self._root = network, root
         self.model = import_cp_model().CpModel()
         self._links, self._ranks = range(len(network.src)), range(network.num_ranks)
         longest, busy = self._time("longest"), self._time("busy")
@@ -156,8 +189,10 @@ class _ShortPathModel:
         model, (src, dst) = self.model, (self._network.src.tolist(), self._network.dst.tolist())
         root = [model.new_bool_var("") for _ in self._ranks]
         model.add_exactly_one(root)
+        if self._root is not None:
+            model.add(root[self._root] == 1)
         trees, ends = [], []
-        for tails, heads in ((dst, src), (src, dst)):
+        for tails, heads in ((dst, src), (src, dst)) if self._root is None else ((src, dst),):
             used = [model.new_bool_var("") for _ in self._links]
             at, end = [self._time() for _ in self._ranks], self._time()
             for rank in self._ranks:
@@ -178,7 +213,9 @@ class _ShortPathModel:
         for known, root, used in zip(trees, self._roots, self._used, strict=True):
             for rank in self._ranks:
                 self.model.add_hint(root[rank], rank == known.root)
-            for links, chosen in zip((known.into, known.out), used, strict=True):
+            for links, chosen in zip(
+                (known.into, known.out) if self._root is None else (known.out,), used, strict=True
+            ):
                 for link in self._links:
                     self.model.add_hint(chosen[link], link in links)
 
@@ -189,6 +226,10 @@ class _ShortPathModel:
             return np.flatnonzero([outcome.value(each) for each in chosen])
 
         return tuple(
-            RootTrees(next(rank for rank in self._ranks if outcome.value(root[rank])), links(into), links(out))
-            for root, (into, out) in zip(self._roots, self._used, strict=True)
+            RootTrees(
+                next(rank for rank in self._ranks if outcome.value(root[rank])),
+                links(used[0] if self._root is None else []),
+                links(used[-1]),
+            )
+            for root, used in zip(self._roots, self._used, strict=True)
         )

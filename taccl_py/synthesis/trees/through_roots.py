@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from taccl_py.runtimes import MAX_XML_NODES
-from taccl_py.synthesis.bounds.roots import RootPacking, RootTrees
+from taccl_py.synthesis.bounds.roots import RootParts, RootTrees
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.sizes import apportion
 from taccl_py.synthesis.trees.network import CapacityNetwork
@@ -44,8 +44,8 @@ class PiecesThroughRoots:
         return tuple(apportion(list(self.sizes), count))
 
 
-def pieces_through_roots(network: CapacityNetwork, packing: RootPacking, pieces: int) -> PiecesThroughRoots:
-    """Parts of a packing in about so many pieces together, all of about the same size.
+def pieces_through_roots(network: CapacityNetwork, packing: RootParts, pieces: int) -> PiecesThroughRoots:
+    """Parts of the data in about so many pieces together, all of about the same size.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def _sum_up(
         after = tuple(brought_by.get(int(network.src[link]), ()))
         brought_by.setdefault(int(network.dst[link]), []).append(len(transfers))
         transfers.append(PieceTransfer(0, piece, link, reduce=True, after=after, ahead=ahead))
-    return tuple(brought_by[trees.root])
+    return tuple(brought_by.get(trees.root, ()))
 
 
 def _hand_out(
@@ -119,7 +119,7 @@ class RootSearch:
     """
 
     def __init__(
-        self, demand: Demand, network: CapacityNetwork, packing: RootPacking, rounds: int, planned: _Planned
+        self, demand: Demand, network: CapacityNetwork, packing: RootParts, rounds: int, planned: _Planned
     ) -> None:
         self._demand, self._network, self._packing, self._planned = demand, network, packing, planned
         self._counts = usable_counts(demand)

@@ -101,7 +101,7 @@ def broadcast_plans(number, parts, most_ranks=24):
     transfers = gather_transfers(network, round_packing(network, packing, parts, never), 1)
     demand = Demand(topology, Kind.BROADCAST, float(SIZE))
     search = RoundSearch(network, lambda count: SIZE / count, usable_counts(demand), LIMITS)
-    return network, packing.load_us * SIZE / MB, transfers, search.even(transfers, parts)
+    return network, packing.load_us * SIZE / MB, transfers, search.plans(transfers, (1 / parts,) * parts)
 
 
 def test_rounds_fill_ports_that_a_dispatcher_leaves_idle():
@@ -133,7 +133,7 @@ def test_an_allreduce_in_rounds_is_a_valid_schedule():
     once = pieces_through_roots(network, packing, 1)
     demand = Demand(topology, Kind.BROADCAST, float(SIZE), root=packing.trees[0].root)
     search = RoundSearch(network, lambda count: SIZE / count, usable_counts(demand), LIMITS)
-    choice = min(search.uneven(once.transfers, once.sizes), key=lambda each: each.plan.end_us)
+    choice = min(search.plans(once.transfers, once.sizes), key=lambda each: each.plan.end_us)
     shared = shared_out(Demand(topology, Kind.ALLREDUCE, float(SIZE)), choice)
     collective = Collective(Kind.ALLREDUCE, topology.num_ranks, shared.num_chunks)
     schedule = lifted(network, shared, collective, collective.chunk_bytes(SIZE))

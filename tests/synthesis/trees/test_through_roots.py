@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from taccl_py.collective import Collective, Kind
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds.net import Net, OrbitMembers
-from taccl_py.synthesis.bounds.roots import RootPacking, RootTrees, pack_roots
+from taccl_py.synthesis.bounds.roots import RootParts, RootTrees, pack_roots
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.trees import engine
@@ -43,7 +43,7 @@ def through(*parts):
     into = {0: [1, 3], 1: [0, 3], 2: [0, 2]}
     out = {0: [0, 2], 1: [1, 2], 2: [3, 1]}
     trees = tuple(RootTrees(root, np.array(into[root]), np.array(out[root])) for root, _ in parts)
-    return RootPacking(10.0, trees, np.array([amount for _, amount in parts]), None)
+    return RootParts(trees, np.array([amount for _, amount in parts]))
 
 
 def test_every_piece_is_summed_up_at_its_root_and_handed_out_from_there():
