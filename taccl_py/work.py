@@ -21,6 +21,8 @@ class WorkRates:
         Deterministic time of CP-SAT on models of times.
     rounds
         The same on models of rounds, which have no linear relaxation to speak of.
+    pipelined
+        The same on models of trees down which pieces follow each other.
     linear
         Iterations of a linear program, times its rows and columns.
     timed
@@ -43,6 +45,7 @@ class WorkRates:
 
     solver: float = 4.0
     rounds: float = 0.6
+    pipelined: float = 2.0
     linear: float = 3e-8
     timed: float = 8e-6
     placed: float = 1.6e-5

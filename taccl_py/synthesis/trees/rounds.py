@@ -117,7 +117,7 @@ def find_round(transfers: Sequence[PieceTransfer], costs: PieceCosts, limits: Li
     for slack in PARAMS.round_slacks:
         period_us = fullest_us * (1 + slack)
         model = _RoundModel(transfers, each, PARAMS.round_ticks / period_us)
-        outcome = solve_cp(model.model, replace(limits, work=PARAMS.round_work))
+        outcome = solve_cp(model.model, replace(limits, work=PARAMS.round_work), kind="pipelined")
         if outcome.objective is not None:
             tick_us = period_us / PARAMS.round_ticks
             starts = tuple(outcome.value(start) * tick_us for start in model.starts)

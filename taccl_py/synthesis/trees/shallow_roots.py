@@ -72,8 +72,9 @@ class ShortPaths:
         known = self.promised(_of_large_parts(packing))
         shares = tuple(float(amount) for amount in known.parts.amounts)
         found = [known]
-        # One part is soon found.
-        for several in dict.fromkeys(((1.0,), shares, *((1 / parts,) * parts for parts in PARAMS.root_parts))):
+        # One part is soon found; of those of an AllReduce several fit less well.
+        even = [] if self._root is None else [(1 / parts,) * parts for parts in PARAMS.root_parts]
+        for several in dict.fromkeys(((1.0,), shares, *even)):
             short = self._shortened(known, several)
             if short is not None and (len(several) != len(shares) or short.time_us < known.time_us):
                 found.append(short)
@@ -102,7 +103,7 @@ class ShortPaths:
             whole = PieceCosts.of(self._network, self._chunk_bytes(1), (1,))
             model = _ShortPathModel(self._network, whole, shares, rounds, known.time_us / PARAMS.root_ticks, self._root)
             model.hint(known.parts.trees)
-            outcome = solve_cp(model.model, replace(self._limits, work=self._work_left))
+            outcome = solve_cp(model.model, replace(self._limits, work=self._work_left), kind="pipelined")
             self._work_left -= outcome.work
             if outcome.objective is None:
                 break

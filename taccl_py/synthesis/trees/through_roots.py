@@ -123,7 +123,7 @@ class RootSearch:
     ) -> None:
         self._demand, self._network, self._packing, self._planned = demand, network, packing, planned
         self._counts = usable_counts(demand)
-        self._least = PARAMS.least_promised_part * rounds * len(packing.trees)
+        self._least = PARAMS.least_root_pieces * rounds * len(packing.trees)
 
     def choices(
         self, rules: Sequence[DispatchRule], is_enough: Callable[[list[OrderChoice]], bool]

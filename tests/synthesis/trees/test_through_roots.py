@@ -83,7 +83,7 @@ def plans_of(topology, size_bytes):
 
 
 def test_fewer_pieces_than_promised_are_not_tried_where_there_is_room_for_as_many():
-    """Of 40 rounds of two parts 80 pieces, 0.4 of which are 32."""
+    """Of 60 rounds of two parts 120 pieces, a quarter of which are 30."""
     network, packing = network_of(both_ways_line()), through((1, 0.75), (0, 0.25))
     demand = Demand(both_ways_line(), Kind.BROADCAST, 1 << 24, root=1)
     tried = []
@@ -92,7 +92,7 @@ def test_fewer_pieces_than_promised_are_not_tried_where_there_is_room_for_as_man
         tried.append(len(costs.chunks[0]))
         return {rule: list_schedule(transfers, costs, rule) for rule in rules}
 
-    RootSearch(demand, network, packing, 40, planned).choices((DispatchRule(),), lambda found: len(found) == 2)
+    RootSearch(demand, network, packing, 60, planned).choices((DispatchRule(),), lambda found: len(found) == 2)
     assert tried == [32, 64]
 
 
