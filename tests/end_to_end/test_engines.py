@@ -29,7 +29,7 @@ SEARCH_S = 0.2
 @pytest.mark.parametrize("engine", [name for name in ENGINE_NAMES if name != "auto"])
 def test_every_engine_serves_the_smallest_machines_or_says_what_to_use_instead(engine, machine, kind):
     for size_bytes in SIZES:
-        limits = Limits(seconds=SEARCH_S, workers=1)
+        limits = Limits(seconds=SEARCH_S, workers=1, by_work=True)
         request = Request(machine, kind, size_bytes=size_bytes, engine=engine, options=Options(limits=limits))
         try:
             synthesis = synthesize(request, Events())
