@@ -183,7 +183,7 @@ class _TreesRun:
         run = _TreesRun(demand, TreeSearch(self.work.left(part), self.work.events, self.work))
         run.bound = self.bound
         with self.work.stage("packing"):
-            promised = ShortPaths(forth.network, run._piece_bytes, run.work.limits).best(packing)
+            promised = ShortPaths(forth.network, run._piece_bytes, run.work.left()).best(packing)
         found = run._on_roots(forth.network, promised)
         found = run._bettering(forth.network).bettered(found)
         near_us = best_of(found).plan.end_us * PARAMS.unsized_factor if found else 0.0
@@ -212,6 +212,8 @@ class _TreesRun:
         """Plans of rounds on one root's trees with short paths, where they share more than links."""
         network = base.network
         if not (self._is_free and network.is_single and self._is_long(network)) or base.is_direct:
+            return []
+        if network.num_ranks - 1 > PARAMS.most_round_transfers:
             return []
         with self.work.stage("packing"):
             paths = ShortPaths(network, self._piece_bytes, self.work.left(), self.demand.root)

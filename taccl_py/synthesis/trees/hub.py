@@ -47,7 +47,7 @@ def shared_out(demand: Demand, choice: OrderChoice, *, finely: bool = False) -> 
     choice
         A plan whose chunks are those of all data.
     finely
-        Whether more chunks are tried too, until they do not pay: the sizes of pieces are whole chunks.
+        Whether more chunks are tried too, until they do not pay, as whole chunks are nearer to the sizes of pieces then.
     """
     (sizes,) = choice.costs.chunks
     ranks, whole = demand.topology.num_ranks, sum(sizes)
@@ -57,17 +57,16 @@ def shared_out(demand: Demand, choice: OrderChoice, *, finely: bool = False) -> 
     if not exact and not enough:
         return None
     count = min([*exact[:1], *enough[:1]])
-    best = _in_chunks(choice, count, ranks)
+    best, failures = _in_chunks(choice, count, ranks), 0
     for finer in counts if finely else ():
         is_exact = best.plan.end_us <= choice.plan.end_us * (1 + PARAMS.least_gain)
-        if is_exact or finer > PARAMS.most_resized_chunks:
+        if is_exact or finer > PARAMS.most_resized_chunks or failures == PARAMS.most_failures:
             break
         if finer < PARAMS.chunk_step * count:
             continue
         count, other = finer, _in_chunks(choice, finer, ranks)
-        if other.plan.end_us >= best.plan.end_us * (1 - PARAMS.least_gain):
-            break
-        best = other
+        is_better = other.plan.end_us < best.plan.end_us * (1 - PARAMS.least_gain)
+        best, failures = (other, 0) if is_better else (best, failures + 1)
     return best
 
 

@@ -105,7 +105,7 @@ def find_round(transfers: Sequence[PieceTransfer], costs: PieceCosts, limits: Li
     costs
         What they cost.
     limits
-        Seed, and the user's interrupt.
+        Time, seed, and the user's interrupt.
 
     Raises
     ------
@@ -114,10 +114,13 @@ def find_round(transfers: Sequence[PieceTransfer], costs: PieceCosts, limits: Li
     """
     each = [costs.of_message(transfer.link, costs.size((transfer,))) for transfer in transfers]
     fullest_us = max(load.fixed_us + load.data_us for load in round_loads(transfers, costs, 1))
+    deadline = limits.deadline()
     for slack in PARAMS.round_slacks:
+        if deadline.left <= 0 or limits.stop.is_set():
+            break
         period_us = fullest_us * (1 + slack)
         model = _RoundModel(transfers, each, PARAMS.round_ticks / period_us)
-        outcome = solve_cp(model.model, replace(limits, work=PARAMS.round_work), kind="pipelined")
+        outcome = solve_cp(model.model, replace(limits.within(deadline.left), work=PARAMS.round_work), kind="pipelined")
         if outcome.objective is not None:
             tick_us = period_us / PARAMS.round_ticks
             starts = tuple(outcome.value(start) * tick_us for start in model.starts)

@@ -24,7 +24,7 @@ from taccl_py.synthesis.trees.order import PieceCosts
 from taccl_py.synthesis.trees.packing import Packing
 from taccl_py.synthesis.trees.params import PARAMS
 from taccl_py.synthesis.trees.rounds import least_time_of_rounds_us
-from taccl_py.synthesis.trees.through_roots import pieces_through_roots
+from taccl_py.synthesis.trees.through_roots import of_large_parts, pieces_through_roots
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class ShortPaths:
     chunk_bytes
         Size of a chunk of all data, given their number.
     limits
-        Seed, and the user's interrupt.
+        Time, seed, and the user's interrupt.
     root
         The only root, from which data is handed out; None where it is summed up first, at any rank.
     """
@@ -59,7 +59,7 @@ class ShortPaths:
         root: int | None = None,
     ) -> None:
         self._network, self._chunk_bytes, self._limits, self._root = network, chunk_bytes, limits, root
-        self._work_left = PARAMS.root_work
+        self._deadline, self._work_left = limits.deadline(), PARAMS.root_work
 
     def best(self, packing: RootParts) -> list[PromisedParts]:
         """Parts of a packing, and others with shorter paths in place of them, the most promising ones first; none that promise much less.
@@ -69,7 +69,7 @@ class ShortPaths:
         PackageMissing
             If OR-tools is not installed.
         """
-        known = self.promised(_of_large_parts(packing))
+        known = self.promised(of_large_parts(packing))
         shares = tuple(float(amount) for amount in known.parts.amounts)
         found = [known]
         # One part is soon found; of those of an AllReduce several fit less well.
@@ -98,12 +98,13 @@ class ShortPaths:
         best: PromisedParts | None = None
         rounds = known.rounds
         for _ in range(PARAMS.most_shortened):
-            if self._work_left <= 0:
+            if self._work_left <= 0 or self._deadline.left <= 0 or self._limits.stop.is_set():
                 break
             whole = PieceCosts.of(self._network, self._chunk_bytes(1), (1,))
             model = _ShortPathModel(self._network, whole, shares, rounds, known.time_us / PARAMS.root_ticks, self._root)
             model.hint(known.parts.trees)
-            outcome = solve_cp(model.model, replace(self._limits, work=self._work_left), kind="pipelined")
+            limits = replace(self._limits.within(self._deadline.left), work=self._work_left)
+            outcome = solve_cp(model.model, limits, kind="pipelined")
             self._work_left -= outcome.work
             if outcome.objective is None:
                 break
@@ -126,13 +127,6 @@ def handed_out(packing: Packing, root: int) -> RootParts:
 def _price(promised: PromisedParts) -> float:
     """Time that is promised, of many trees a little more: their messages fit less well."""
     return promised.time_us * (1 + PARAMS.tree_price * len(promised.parts.trees))
-
-
-def _of_large_parts(packing: RootParts) -> RootParts:
-    """Without parts that are hardly anything; what is left is all data."""
-    large = packing.amounts >= PARAMS.least_root_part * packing.amounts.max()
-    trees = tuple(trees for trees, is_large in zip(packing.trees, large, strict=True) if is_large)
-    return RootParts(trees, packing.amounts[large] / packing.amounts[large].sum())
 
 
 class _ShortPathModel:

@@ -44,33 +44,39 @@ class PiecesThroughRoots:
         return tuple(apportion(list(self.sizes), count))
 
 
-def pieces_through_roots(network: CapacityNetwork, packing: RootParts, pieces: int) -> PiecesThroughRoots:
+def of_large_parts(parts: RootParts) -> RootParts:
+    """Parts without those that are hardly anything; what is left is all data."""
+    large = parts.amounts >= PARAMS.least_root_part * parts.amounts.max()
+    trees = tuple(trees for trees, is_large in zip(parts.trees, large, strict=True) if is_large)
+    return RootParts(trees, parts.amounts[large] / parts.amounts[large].sum())
+
+
+def pieces_through_roots(network: CapacityNetwork, parts: RootParts, pieces: int) -> PiecesThroughRoots:
     """Parts of the data in about so many pieces together, all of about the same size.
 
     Parameters
     ----------
     network
         The machine without symmetry.
-    packing
+    parts
         Trees on it, and what they carry.
     pieces
         Number of pieces; more if there are more parts.
     """
-    parts = [(trees, amount) for trees, amount in zip(packing.trees, packing.amounts, strict=True)]
-    parts = [(trees, amount) for trees, amount in parts if amount >= PARAMS.least_root_part * packing.amounts.max()]
-    total = sum(amount for _, amount in parts)
-    cuts = [max(1, round(pieces * amount / total)) for _, amount in parts]
+    pairs = [*zip(parts.trees, parts.amounts.tolist(), strict=True)]
+    total = sum(amount for _, amount in pairs)
+    cuts = [max(1, round(pieces * amount / total)) for _, amount in pairs]
     sums: list[PieceTransfer] = []
     arrivals: list[tuple[int, ...]] = []
-    for (trees, _), cut in zip(parts, cuts, strict=True):
+    for (trees, _), cut in zip(pairs, cuts, strict=True):
         for place in range(cut):
             arrivals.append(_sum_up(network, trees, len(arrivals), place / cut, sums))
     transfers, piece = sums, 0
-    for (trees, _), cut in zip(parts, cuts, strict=True):
+    for (trees, _), cut in zip(pairs, cuts, strict=True):
         for place in range(cut):
             _hand_out(network, trees, piece, place / cut, arrivals[piece], transfers)
             piece += 1
-    sizes = [amount / total / cut for (_, amount), cut in zip(parts, cuts, strict=True) for _ in range(cut)]
+    sizes = [amount / total / cut for (_, amount), cut in zip(pairs, cuts, strict=True) for _ in range(cut)]
     return PiecesThroughRoots(tuple(transfers), tuple(sizes))
 
 
@@ -104,14 +110,14 @@ def _hand_out(
 
 
 class RootSearch:
-    """Plans of a packing in ever more pieces.
+    """Plans of parts of the data in ever more pieces.
 
     Parameters
     ----------
     demand
         A Broadcast of all data, whose chunks are those of the plans.
-    network, packing
-        The machine without symmetry, and trees on it.
+    network, parts
+        The machine without symmetry, and trees on it with what they carry.
     rounds
         Pieces of every part for which a plan promises to take least time.
     planned
@@ -119,11 +125,11 @@ class RootSearch:
     """
 
     def __init__(
-        self, demand: Demand, network: CapacityNetwork, packing: RootParts, rounds: int, planned: _Planned
+        self, demand: Demand, network: CapacityNetwork, parts: RootParts, rounds: int, planned: _Planned
     ) -> None:
-        self._demand, self._network, self._packing, self._planned = demand, network, packing, planned
+        self._demand, self._network, self._parts, self._planned = demand, network, parts, planned
         self._counts = usable_counts(demand)
-        self._least = PARAMS.least_root_pieces * rounds * len(packing.trees)
+        self._least = PARAMS.least_root_pieces * rounds * len(parts.trees)
 
     def choices(
         self, rules: Sequence[DispatchRule], is_enough: Callable[[list[OrderChoice]], bool]
@@ -142,7 +148,7 @@ class RootSearch:
         return found
 
     def _cut(self, pieces: int) -> PiecesThroughRoots:
-        return pieces_through_roots(self._network, self._packing, pieces)
+        return pieces_through_roots(self._network, self._parts, pieces)
 
     def _first(self) -> int:
         """Place of the first number to try: fewer pieces promise to take much longer, unless there is no room for more."""

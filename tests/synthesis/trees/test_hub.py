@@ -19,7 +19,7 @@ from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, list_schedule
 from taccl_py.synthesis.trees.packing import pack_trees
 from taccl_py.synthesis.trees.rounding import round_packing
-from taccl_py.synthesis.trees.transfers import gather_transfers, reduce_transfers
+from taccl_py.synthesis.trees.transfers import PieceTransfer, gather_transfers, reduce_transfers
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link
 from taccl_py.verify.schedule import verify_schedule
@@ -111,6 +111,25 @@ def test_chunks_are_as_few_as_pieces_need():
     assert through_hub(ring(4, both_ways=True), 1, 4, 16 * MIB)[2].num_chunks == 1
     uneven = through_hub(ring(4, both_ways=True), 2, 3, 12 * MIB)[2]
     assert (uneven.num_chunks, uneven.costs.chunks) == (3, ((2,) * 6,))
+
+
+def test_more_chunks_are_tried_where_pieces_lose_by_whole_ones():
+    """A link takes four fifths of 64 MB, one that is four times as slow the rest: 512 us.
+
+    Of 24 chunks 5 go over the slow one, 533 us, of 48 chunks 10, and of 96 19: 77 go over the fast one, 513 us.
+    """
+    topology = machine(3, [Link(0, 1, 0.0, 10.0), Link(0, 2, 0.0, 40.0), Link(1, 0, 0.0, 10.0), Link(2, 0, 0.0, 10.0)])
+    network = from_hub(topology)
+    transfers = tuple(PieceTransfer(0, piece, piece, reduce=False, after=()) for piece in (0, 1))
+    costs = PieceCosts.of(network, 64 * MB / 5, (4, 1))
+    choice = OrderChoice(transfers, costs, 5, DispatchRule(), list_schedule(transfers, costs, DispatchRule()))
+    assert choice.plan.end_us == pytest.approx(512)
+    demand = Demand(topology, Kind.ALLREDUCE, 64.0 * MB)
+    coarse, fine = (shared_out(demand, choice, finely=finely) for finely in (False, True))
+    assert (coarse.num_chunks, coarse.costs.chunks) == (8, ((19, 5),))
+    assert coarse.plan.end_us == pytest.approx(64 * 40 * 5 / 24)
+    assert fine.plan.end_us <= 512 * (1 + 3e-3)
+    assert sum(fine.costs.chunks[0]) == 3 * fine.num_chunks
 
 
 def test_a_size_that_cannot_be_cut_so_finely_has_no_plan():

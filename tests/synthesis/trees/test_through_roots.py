@@ -20,7 +20,7 @@ from taccl_py.synthesis.trees.hub import shared_out
 from taccl_py.synthesis.trees.lift import lifted
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.order import DispatchRule, list_schedule
-from taccl_py.synthesis.trees.through_roots import RootSearch, pieces_through_roots
+from taccl_py.synthesis.trees.through_roots import RootSearch, of_large_parts, pieces_through_roots
 from taccl_py.topology.model import Link
 from taccl_py.verify.schedule import verify_schedule
 from tests.instances import MB, machine
@@ -59,7 +59,7 @@ def test_every_piece_is_summed_up_at_its_root_and_handed_out_from_there():
 
 
 def test_parts_that_are_hardly_anything_are_left_to_the_others():
-    cut = pieces_through_roots(network_of(both_ways_line()), through((1, 0.999), (0, 0.001)), 8)
+    cut = pieces_through_roots(network_of(both_ways_line()), of_large_parts(through((1, 0.999), (0, 0.001))), 8)
     assert len(cut.sizes) == 8
     assert sum(cut.sizes) == pytest.approx(1)
     assert not any(transfer.link == 1 and transfer.reduce for transfer in cut.transfers)
