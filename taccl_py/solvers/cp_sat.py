@@ -100,7 +100,16 @@ def solve_cp(
 
     statuses: list[int] = []
     start = time.monotonic()
-    run_interruptibly(lambda: statuses.append(solver.solve(model, Watcher())), limits.stop, solver.stop_search)
+
+    def solve() -> None:
+        try:
+            statuses.append(solver.solve(model, Watcher()))
+        except IndexError:
+            # OR-tools 9.15: presolve may fail so where it finds while it merges duplicates that nothing is feasible.
+            parameters.cp_model_presolve = False
+            statuses.append(solver.solve(model, Watcher()))
+
+    run_interruptibly(solve, limits.stop, solver.stop_search)
     if statuses[0] == cp_model.MODEL_INVALID:
         raise ValueError(f"the model is invalid: {model.validate()}")
     status = {

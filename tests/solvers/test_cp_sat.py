@@ -118,3 +118,18 @@ def test_missing_or_tools_is_reported_with_how_to_get_it(monkeypatch):
         import_cp_model()
     assert "OR-tools" in str(caught.value)
     assert caught.value.remedy == "pip install ortools"
+
+
+def test_where_presolve_fails_it_is_left_out(monkeypatch):
+    """As OR-tools 9.15 does on some models that nothing satisfies, found so while it merges duplicates."""
+    solve, presolves = cp_model.CpSolver.solve, []
+
+    def failing(solver, *arguments):
+        presolves.append(solver.parameters.cp_model_presolve)
+        if presolves[-1]:
+            raise IndexError("absl::container_internal::raw_hash_map<>::at")
+        return solve(solver, *arguments)
+
+    monkeypatch.setattr(cp_model.CpSolver, "solve", failing)
+    outcome = solve_cp(knapsack()[0], Limits(seconds=20.0))
+    assert (outcome.status, outcome.objective, presolves) == (Status.OPTIMAL, -8.0, [True, False])
