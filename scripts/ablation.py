@@ -191,9 +191,9 @@ def _noted(row: str, seen: dict[str, None]) -> Any:
 
 
 def family(plan: str) -> str:
-    """Name of a template without its numbers."""
-    words = itertools.takewhile(lambda word: not re.search(r"\d", word), plan.split(",")[0].split())
-    return " ".join(words) or plan
+    """Name of a template without its numbers, and what follows them."""
+    words = re.sub(r"^\d+ ", "", plan.split(",")[0]).split()
+    return " ".join(itertools.takewhile(lambda word: not re.search(r"\d", word), words)) or plan
 
 
 def _time_without(engine: str, row: str, time_us: Callable[[str], float]) -> float:

@@ -29,6 +29,8 @@ class WorkRates:
         Chunks of messages for which starts are computed; those that always go together count as one.
     placed
         Messages of trees that a list scheduler places.
+    justified
+        Messages for which the first gap is looked for that their links and ports have.
     priced
         Links that are priced in the search of a cheapest tree.
     moved
@@ -49,6 +51,7 @@ class WorkRates:
     linear: float = 3e-8
     timed: float = 8e-6
     placed: float = 1.6e-5
+    justified: float = 4e-6
     priced: float = 1.5e-5
     moved: float = 1e-5
     matched: float = 5e-5

@@ -10,9 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Sequence
 
-from taccl_py.topology.model import Topology
-
-# A resource that a message occupies, and for how many microseconds.
+# A resource that a message occupies, and for how many microseconds, or of any other unit that all times are in.
 Use = tuple[int, float]
 
 
@@ -21,8 +19,8 @@ class Dispatch:
 
     Parameters
     ----------
-    topology
-        The machine.
+    num_resources
+        Links and ports that can be occupied are numbered below it.
     links, uses, message_us
         Of every message: its link, what it occupies for how long, and the time until it arrives. Messages of one link occupy the same.
     waits_for
@@ -33,7 +31,7 @@ class Dispatch:
 
     def __init__(
         self,
-        topology: Topology,
+        num_resources: int,
         links: Sequence[int],
         uses: Sequence[Sequence[Use]],
         message_us: Sequence[float],
@@ -50,14 +48,14 @@ class Dispatch:
         for i, messages in enumerate(waits_for):
             for before in messages:
                 self._users[before].append(i)
-        self._free_us = [0.0] * topology.num_resources
+        self._free_us = [0.0] * num_resources
         # Messages of each link whose data have arrived, and links, by their first message, that wait for a resource.
-        self._ready: list[list[int]] = [[] for _ in topology.links]
-        self._waiting: list[list[tuple[int, int]]] = [[] for _ in range(topology.num_resources)]
+        self._ready: dict[int, list[int]] = {link: [] for link in links}
+        self._waiting: list[list[tuple[int, int]]] = [[] for _ in range(num_resources)]
         self._start_us = [-1.0] * len(order)
         # Events: (time, resource that becomes free) and (time, number of resources + message that arrives).
         self._events: list[tuple[float, int]] = []
-        self._first_message = topology.num_resources
+        self._first_message = num_resources
 
     def starts_us(self) -> list[float]:
         """Start all messages, once; when each does, in microseconds."""

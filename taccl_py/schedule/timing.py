@@ -252,7 +252,9 @@ class _ScheduleClock:
         deliveries = self.plan.deliveries
         links = [message.link for message in self.plan.untimed]
         uses, message_us = [each.uses for each in self.lasting], [each.message_us for each in self.lasting]
-        self.start_us = Dispatch(self.plan.topology, links, uses, message_us, deliveries, order).starts_us()
+        self.start_us = Dispatch(
+            self.plan.topology.num_resources, links, uses, message_us, deliveries, order
+        ).starts_us()
         self.end_us = [start + lasts for start, lasts in zip(self.start_us, message_us, strict=True)]
         return sorted(order, key=self.start_us.__getitem__)
 

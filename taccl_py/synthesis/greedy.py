@@ -16,6 +16,9 @@ import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from taccl_py.schedule.dispatch import Dispatch
 from taccl_py.synthesis.grid import TimeGrid
 from taccl_py.synthesis.plan import OrbitMessage, Plan, chains
 from taccl_py.synthesis.quotient import Quotient
@@ -66,7 +69,8 @@ def urgent_plan(
     Plan or None
         None if some wanted state was not reached (the arcs given do not lead there, or a poor choice blocked a relay).
     """
-    return _UrgentRun(quotient, grid, routes, arcs, jitter, random.Random(seed)).plan()
+    run = _UrgentRun(quotient, grid, routes, arcs, jitter, random.Random(seed))
+    return run.plan() if run.has_choice else run.in_order()
 
 
 def efficient_plan(
@@ -164,6 +168,52 @@ class _UrgentRun(_GreedyState):
         ]
         rank = [routes.remaining[self.heads[a]] * (1 + jitter * rng.random()) for a in range(quotient.num_arcs)]
         self.priority = [(-rank[a], grid.duration(a), a) for a in range(quotient.num_arcs)]
+        # The arcs that enter a state which does not hold yet.
+        self.into: dict[int, list[int]] = {}
+        for arc in (arc for leaving in self.out for arc in leaving if not self.entered[self.heads[arc]]):
+            self.into.setdefault(self.heads[arc], []).append(arc)
+
+    @property
+    def has_choice(self) -> bool:
+        """True if some state can be entered by several arcs, or some arcs have to go before others of their link."""
+        return bool(self.after) or any(len(arcs) > 1 for arcs in self.into.values())
+
+    def in_order(self) -> Plan | None:
+        """The plan where there is no choice but the order; arcs that lead to nothing that is wanted are left out."""
+        before = self._needed()
+        if before is None:
+            return None
+        count_work("placed", len(before))
+        arcs = sorted(before, key=self.priority.__getitem__)
+        number = {arc: place for place, arc in enumerate(arcs)}
+        starts = Dispatch(
+            len(self.free),
+            [int(self.q.link_orbit[arc]) for arc in arcs],
+            [[*zip(self.q.resources[arc], self.grid.busy(arc, 1), strict=True)] for arc in arcs],
+            [self.grid.duration(arc) for arc in arcs],
+            [() if (earlier := before[arc]) is None else (number[earlier],) for arc in arcs],
+            range(len(arcs)),
+        ).starts_us()
+        messages = (
+            OrbitMessage((arc,), at, at + self.grid.duration(arc)) for arc, at in zip(arcs, starts, strict=True)
+        )
+        return tuple(sorted(messages, key=lambda message: message.start))
+
+    def _needed(self) -> dict[int, int | None] | None:
+        """Arcs on the path to each wanted state, with the arc before each; None if some path begins where nothing is held."""
+        tails, before = self.q.tail.tolist(), dict[int, int | None]()
+        for state in np.flatnonzero(self.q.required).tolist():
+            passed = set[int]()
+            while not self.entered[state]:
+                arcs = self.into.get(state, [])
+                if not arcs or state in passed:
+                    return None
+                if arcs[0] in before:
+                    break
+                passed.add(state)
+                state = tails[arcs[0]]
+                before[arcs[0]] = None if self.entered[state] else self.into.get(state, [None])[0]
+        return before
 
     def plan(self) -> Plan | None:
         waiting: set[int] = set()

@@ -23,6 +23,7 @@ from taccl_py.solvers.processes import Workers, start_workers
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Synthesis
+from taccl_py.synthesis.justify import with_better_starts
 from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.uneven import fit_to_size
 from taccl_py.work import count_seconds, work_set_aside
@@ -335,6 +336,9 @@ def _answer(run: EngineRun, options: Options) -> RaceOutcome:
         answer = load_engine(run.engine)(run.demand, replace(options, bound=run.bound), Events())
         if run.asked is not None:
             answer = fit_to_size(answer, run.asked, options.limits.within(deadline.left))
+        sketch = (run.asked or run.demand).sketch
+        if sketch is None or not sketch.own_first:
+            answer = with_better_starts(answer, options.limits.within(deadline.left))
         return RaceOutcome(run, answer)
     except TacclError as error:
         return RaceOutcome(run, None, str(error))

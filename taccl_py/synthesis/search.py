@@ -14,6 +14,7 @@ from taccl_py.synthesis.adjacency import predecessors
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.engine import Events
 from taccl_py.synthesis.grid import TimeGrid
+from taccl_py.synthesis.justify import justified_schedule
 from taccl_py.synthesis.models.policy import PolicyTerms
 from taccl_py.synthesis.models.task import ModelTask
 from taccl_py.synthesis.params import COMMON
@@ -33,10 +34,13 @@ class Params:
         Times the bound that the time grid resolves: greedy schedules of small sizes can be far above it. Guess.
     pool_size
         Schedules that a search keeps. Guess.
+    most_justified_messages
+        Messages up to which schedules are justified. Guess.
     """
 
     horizon_factor: float = 200.0
     pool_size: int = 6
+    most_justified_messages: int = 12_000
 
 
 PARAMS = Params()
@@ -150,7 +154,7 @@ class Search:
         """Time a plan (made on the grid) exactly on the full problem, keep it if it is better, and say whether it was."""
         if plan is None or self._is_hopeless(plan_end(plan)):
             return False
-        schedule = lift(self.quotient, plan)
+        schedule = self._justified(lift(self.quotient, plan))
         self._note(schedule)
         key = (round(schedule.makespan_us, FINE_DIGITS), len(schedule.messages))
         if self.best is not None and key >= (round(self.best.makespan_us, FINE_DIGITS), len(self.best.messages)):
@@ -159,6 +163,13 @@ class Search:
         self.best_plan = on_grid(self.quotient, self.grid, self.joins, plan)
         self.events.incumbent(schedule.makespan_us)
         return True
+
+    def _justified(self, schedule: Schedule) -> Schedule:
+        """The schedule, justified if it has gaps, not too many messages, and no order that a sketch asks for."""
+        is_best = self.bound.is_reached_by(schedule.makespan_us)
+        if is_best or self.routes.own_first_pairs or len(schedule.messages) > PARAMS.most_justified_messages:
+            return schedule
+        return justified_schedule(schedule)
 
     def _is_hopeless(self, end: float) -> bool:
         """True if a plan cannot become the incumbent or a runner-up worth keeping."""

@@ -10,9 +10,8 @@ from tests.instances import ring
 
 def test_the_first_by_priority_goes_first_and_what_waits_for_it_when_it_has_arrived():
     """Of two messages on one link the second has priority; the third waits for it on another link."""
-    topology = ring(3)
     links, uses = [0, 0, 1], [[(0, 2.0)], [(0, 1.0)], [(1, 1.0)]]
-    dispatch = Dispatch(topology, links, uses, [3.0, 4.0, 1.0], [(), (), (1,)], [1, 0, 2])
+    dispatch = Dispatch(2, links, uses, [3.0, 4.0, 1.0], [(), (), (1,)], [1, 0, 2])
     assert dispatch.starts_us() == [1.0, 0.0, 4.0]
 
 
@@ -32,7 +31,7 @@ def plans(draw):
         message_us.append(float(lasts + draw(st.integers(0, 2))))
         waits_for.append(tuple(draw(st.sets(st.integers(0, number - 1), max_size=3)) if number else ()))
     order = draw(st.permutations(range(count)))
-    return topology, links, uses, message_us, waits_for, order
+    return topology.num_resources, links, uses, message_us, waits_for, order
 
 
 @given(plans())
@@ -43,8 +42,8 @@ def test_at_every_moment_the_first_that_can_start_does(plan):
 
 def slowly(plan):
     """The same, looking at all messages for every start."""
-    topology, _, uses, message_us, waits_for, order = plan
-    free, starts = [0.0] * topology.num_resources, {}
+    num_resources, _, uses, message_us, waits_for, order = plan
+    free, starts = [0.0] * num_resources, {}
     while len(starts) < len(order):
         can = [
             (

@@ -13,9 +13,11 @@ from taccl_py.synthesis.problem import Problem
 from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.schedule import verify_schedule
 from tests.instances import MB, ROUTED, demand_of_chunks, ring
+from tests.random_machines import random_machine
 from tests.synthesis.drawn import node_problems, problems
 
 GB = 1e9
+WORK = Limits(seconds=12.0, by_work=True)
 
 
 def solve(demand, limits=None):
@@ -31,6 +33,23 @@ def test_large_sizes_are_within_two_percent_of_the_bound(name):
     topology = load_topology(name)
     assert solve(Demand(topology, Kind.ALLTOALL, GB)).gap < 0.02
     assert solve(Demand(topology, Kind.ALLTOALL, 64e6)).gap < 0.02
+
+
+@pytest.mark.parametrize(
+    ("number", "size_bytes", "most_us"), [(30, 64 << 20, 14_100), (96, 64 << 20, 67_600), (7, 1 << 20, 354)]
+)
+def test_gaps_are_closed_where_links_differ(number, size_bytes, most_us):
+    """As they are dispatched these take 14,314, 67,750 and 369 us."""
+    found = solve(Demand(random_machine(number), Kind.ALLTOALL, size_bytes), WORK)
+    assert found.schedule.makespan_us < most_us
+
+
+@pytest.mark.slow
+def test_gaps_are_closed_where_links_differ_and_few_lead_to_a_rank():
+    """As they are dispatched these take 12,358 and 13,843 us."""
+    for number, most_us in ((95, 8_900), (98, 12_800)):
+        found = solve(Demand(random_machine(number), Kind.ALLTOALL, 64 << 20), WORK)
+        assert found.schedule.makespan_us < most_us
 
 
 @pytest.mark.slow

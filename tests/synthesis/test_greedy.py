@@ -10,7 +10,7 @@ from taccl_py.sketch.model import Sketch
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import lower_bound
 from taccl_py.synthesis.engine import Events
-from taccl_py.synthesis.greedy import efficient_plan, urgent_plan
+from taccl_py.synthesis.greedy import _UrgentRun, efficient_plan, urgent_plan
 from taccl_py.synthesis.plan import lift
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.quotient import Quotient
@@ -82,6 +82,38 @@ def test_greedy_plans_of_random_problems_are_valid_schedules_above_the_bound(dra
     permitted = search.quotient.problem.permitted
     assert all(permitted[chunk, message.link] for message in schedule.messages for chunk in message.chunks)
     assert not breaks_own_first(schedule, drawn.sketch)
+
+
+@settings(max_examples=60)
+@given(problems(most_chunks=32), st.integers(0, 5))
+def test_where_there_is_one_path_to_every_state_it_is_dispatched_at_the_times_at_which_each_would_be_found_free(
+    drawn, seed
+):
+    search = search_of(drawn, symmetric=False)
+    chosen = {arc for message in urgent(search) for arc in message.arcs}
+
+    def run(arcs):
+        jitter = 0.3 if seed else 0.0
+        return _UrgentRun(search.quotient, search.grid, search.routes, arcs, jitter, random.Random(seed))
+
+    if run(chosen).has_choice:
+        return
+    dispatched = run(chosen).in_order()
+    needed = {arc for message in dispatched for arc in message.arcs}
+    looked_for = run(needed).plan()
+    assert sorted(dispatched, key=lambda message: message.arcs) == sorted(looked_for, key=lambda message: message.arcs)
+    assert needed <= chosen
+
+
+def test_arcs_that_do_not_begin_where_data_is_lead_to_no_plan():
+    """Of the arcs of a chunk round a ring the first one is missing."""
+    search = search_of(one_way_ring(), symmetric=False)
+    plan = urgent(search)
+    chunk_of = search.chunk_of
+    of_one = [m.arcs[0] for m in plan if chunk_of[int(search.quotient.head[m.arcs[0]])] == 0]
+    rest = {message.arcs[0] for message in plan} - set(of_one)
+    assert urgent(search, arcs=rest | set(of_one)) is not None
+    assert urgent(search, arcs=rest | set(of_one[1:])) is None
 
 
 @settings(max_examples=40)

@@ -9,9 +9,16 @@ from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule
 from taccl_py.schedule.transform import combining
 from taccl_py.solvers.limits import Limits, always, never
+from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.catalog import load_engine
-from taccl_py.synthesis.engine import Demand, Events, Options
-from taccl_py.synthesis.justify import JustifiedMessages, _PortCalendar, justified_schedule, searched_schedule
+from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
+from taccl_py.synthesis.justify import (
+    JustifiedMessages,
+    _PortCalendar,
+    justified_schedule,
+    searched_schedule,
+    with_better_starts,
+)
 from taccl_py.topology.model import Link, Port, Topology
 from taccl_py.verify.schedule import verify_schedule
 from tests.random_machines import random_machine
@@ -39,6 +46,20 @@ def test_what_is_passed_on_goes_first():
     better = justified_schedule(late)
     assert better.makespan_us == pytest.approx(30.0)
     assert not verify_schedule(better)
+
+
+def test_an_answer_with_gaps_gets_better_starts_and_keeps_what_it_had():
+    late = broadcast((1, 0, 2))
+
+    def better(bound_us, limits):
+        answer = Synthesis(late, Bound(bound_us, "by hand"), Proof.FEASIBLE, "none", {}, ())
+        found = with_better_starts(answer, limits)
+        return found.schedule.makespan_us, found.proof, found.runners_up
+
+    assert better(25.0, Limits(seconds=5.0)) == (pytest.approx(30.0), Proof.FEASIBLE, (late,))
+    assert better(30.0, Limits(seconds=5.0)) == (pytest.approx(30.0), Proof.OPTIMAL, (late,))
+    assert better(39.9, Limits(seconds=5.0)) == (40.0, Proof.FEASIBLE, ()), "it is near enough"
+    assert better(25.0, Limits(seconds=0.0)) == (40.0, Proof.FEASIBLE, ()), "there is no time"
 
 
 def test_what_is_best_already_stays():

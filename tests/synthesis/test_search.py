@@ -1,14 +1,19 @@
 import time
 
 import pytest
+from hypothesis import given, settings
 
+from taccl_py.collective import Collective, Kind
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Events
 from taccl_py.synthesis.greedy import efficient_plan, urgent_plan
-from taccl_py.synthesis.plan import plan_end
+from taccl_py.synthesis.plan import lift, plan_end
 from taccl_py.synthesis.problem import Problem
 from taccl_py.verify.schedule import verify_schedule
 from tests.instances import one_way_ring, small_messages
+from tests.random_machines import random_machine
+from tests.synthesis.drawn import node_problems
+from tests.synthesis.restrictions import breaks_own_first
 from tests.synthesis.tasks import empty_search, search_for
 
 
@@ -52,6 +57,23 @@ def test_the_better_plan_is_kept_and_reported():
     assert heard.incumbents == sorted(heard.incumbents, reverse=True)
     assert heard.incumbents[-1] == search.best.makespan_us == pytest.approx(125.0)
     assert verify_schedule(search.best) == ()
+
+
+def test_what_has_gaps_is_justified():
+    """AllToAll of 1 MB on a machine whose links differ, as it is dispatched."""
+    machine = random_machine(14)
+    search = empty_search(Problem.build(machine, Collective(Kind.ALLTOALL, machine.num_ranks, 1), None, 1e6))
+    plan = urgent_plan(search.quotient, search.grid, search.routes)
+    assert search.offer(plan)
+    assert search.best.makespan_us < 0.995 * lift(search.quotient, plan).makespan_us
+    assert verify_schedule(search.best) == ()
+
+
+@settings(max_examples=60)
+@given(node_problems())
+def test_what_a_sketch_lets_go_first_still_does(drawn):
+    search = search_for(drawn)
+    assert search.best is None or not breaks_own_first(search.best, drawn.sketch)
 
 
 def test_nothing_and_the_same_again_are_not_better():

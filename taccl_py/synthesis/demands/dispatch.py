@@ -82,7 +82,7 @@ def dispatch_plan(
     """Start of every message in microseconds, in an order of their numbers where there is a choice."""
     count_work("placed", len(plan))
     links, waits_for = [message.link for message in plan], [set(message.after) for message in plan]
-    return Dispatch(topology, links, costs.uses, costs.message_us, waits_for, order).starts_us()
+    return Dispatch(topology.num_resources, links, costs.uses, costs.message_us, waits_for, order).starts_us()
 
 
 def timed_messages(

@@ -4,7 +4,7 @@
 2. Every pair's data is cut into k parts; an integer program puts each part on a path so that the fullest link or port has
    next to no more to carry than in the flow. k is chosen by that load.
 3. The order is found by list scheduling with restarts, exactly where the quotient is small, and part by part elsewhere;
-   neighbours on one path share alpha where that pays.
+   neighbours on one path share alpha where that pays. Plans are justified, and other starts are looked for in the best one.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from taccl_py.synthesis.flow.params import PARAMS
 from taccl_py.synthesis.flow.paths import FlowPair, find_pairs
 from taccl_py.synthesis.flow.rounding import Rounding, Routing
 from taccl_py.synthesis.flow.shards import in_parts, whole_shards, with_port_owners, with_rails
+from taccl_py.synthesis.justify import searched_schedule
 from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.quotient import Quotient
@@ -56,7 +57,7 @@ def synthesize_flow(demand: Demand, options: Options, events: Events) -> Synthes
     run.search()
     if not run.answers:
         raise LimitReached("no schedule was found; give more time with --time-limit")
-    best, *others = sorted(run.answers, key=lambda schedule: schedule.makespan_us)
+    best, *others = run.ranked()
     proof = Proof.of(best.makespan_us, run.bound)
     near = tuple(other for other in others if other.makespan_us <= best.makespan_us * COMMON.runner_up_factor)
     answer = Synthesis(best, run.bound, proof, "highs, cp-sat", run.stage_seconds, near)
@@ -96,6 +97,16 @@ class _FlowRun:
         if (flow := self._flow_near(railed)) is not None:
             self._gather(railed, flow)
 
+    def ranked(self) -> list[Schedule]:
+        """Schedules found, the fastest first; other starts have been looked for in that one if it has gaps."""
+        best, *others = sorted(self.answers, key=lambda schedule: schedule.makespan_us)
+        sketch = self.demand.sketch
+        is_near = best.makespan_us <= self.bound.time_us * (1 + PARAMS.enough_gap)
+        if not is_near and not self._over and (sketch is None or not sketch.own_first):
+            with self._stage("order"):
+                best = searched_schedule(best, self.limits.seed, self.limits.within(self.deadline.left).countdown())
+        return [best, *others]
+
     @property
     def _over(self) -> bool:
         return self.limits.stop.is_set() or self.deadline.left <= 0
@@ -133,12 +144,13 @@ class _FlowRun:
         return raised(bound, [Bound(flow.load_us, reason)])
 
     def _route(self, problem: Problem, flow: CommodityFlow | None) -> None:
-        """Offer schedules of a problem in parts, those of the least load first."""
+        """Offer schedules of a problem in parts, those of about the least load first, fewer parts before more."""
         with self._stage("parts"):
             pairs = find_pairs(problem, flow or CommodityFlow.unknown(problem.topology), self._is_in_vain)
             routings = self._routings(problem, pairs)
         best: Schedule | None = None
-        for routing in sorted(routings, key=lambda r: (r.load_us, r.parts))[: PARAMS.most_ordered]:
+        about_us = min(routing.load_us for routing in routings) * (1 + PARAMS.least_gain)
+        for routing in sorted(routings, key=lambda r: (max(r.load_us, about_us), r.parts))[: PARAMS.most_ordered]:
             if best is not None and (self._over or routing.load_us >= best.makespan_us * (1 - PARAMS.least_gain)):
                 break
             found = self._order(in_parts(problem, pairs, routing), order_parts, routing.load_us)

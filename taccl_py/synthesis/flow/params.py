@@ -66,9 +66,9 @@ class Params:
     soon_seconds: float = 5.0
     enough_gap: float = 0.002
     fewest_restarts: int = 2
-    most_restarts: int = 40
-    restart_arcs: int = 60_000
-    most_exact_arcs: int = 1_500
+    most_restarts: int = 6
+    restart_arcs: int = 12_000
+    most_exact_arcs: int = 300
     exact_work: float = 1.0
     most_joined_restarts: int = 12
     joined_restart_arcs: int = 4_000
