@@ -69,8 +69,7 @@ class Params:
         Ranks of irregular machines on which engine ``greedy`` runs: on fewer, others search everything; on more, it
         takes longer than a race. Guess.
     greedy_ranks_of_one_node
-        The same for one node whose links differ. Measured: MI250X, AllGather of 16 MiB, 66.5 -> 60.3 us; AllToAll of 64 MiB on ten irregular
-        machines, faster than all others on seven, by up to 16 %, in 1 to 6 s.
+        The same for one node whose links differ. Measured: MI250X, AllGather of 16 MiB, 66.5 -> 60.3 us.
     greedy_ranks_of_sparse_nodes
         The same for nodes inside which not all ranks are linked. Measured: two MI250X nodes, AllGather of 4 MiB, 33.6
         -> 28.6 us.
@@ -251,8 +250,8 @@ def _is_for_greedy(demand: Demand) -> bool:
     """True if greedy is quick, and nothing else follows links as they are, on a machine that is too large to search.
 
     That is so where links are missing or slow or nodes differ, between nodes in AllReduce alone, where sums go to who has most
-    bandwidth, and in AllToAll, whose paths it chooses one by one; and on one node of fewer ranks whose links differ, and, but for
-    AllToAll, between few nodes inside which not all ranks are linked.
+    bandwidth, and in AllToAll, whose paths it chooses one by one; and, but for AllToAll, on one node of fewer ranks whose links
+    differ, and between few nodes inside which not all ranks are linked.
     """
     topology = demand.topology
     if demand.sketch is not None:
@@ -264,7 +263,7 @@ def _is_for_greedy(demand: Demand) -> bool:
     ):
         return demand.kind is not Kind.ALLTOALL
     if topology.num_nodes == 1 and topology.num_ranks in PARAMS.greedy_ranks_of_one_node:
-        return len({link.beta_us_per_mb for link in topology.links}) > 1
+        return len({link.beta_us_per_mb for link in topology.links}) > 1 and demand.kind is not Kind.ALLTOALL
     is_quick = topology.num_nodes == 1 or demand.kind in (Kind.ALLREDUCE, Kind.ALLTOALL)
     found = translations_of(topology)
     return topology.num_ranks in PARAMS.greedy_ranks and is_quick and (found is None or not found.is_regular)
