@@ -28,11 +28,13 @@ class Params:
     fewest_restarts
         Restarts of list scheduling, at least. Guess.
     most_restarts
-        Restarts of list scheduling where messages stay apart, at most. Guess.
+        Restarts of list scheduling where messages stay apart, at most. Measured: AllToAll of 64 MiB on seven machines, none slower with 6 than with
+        40, as plans are justified.
     restart_arcs
         Arcs that all of these restarts may schedule together. Guess.
     most_exact_arcs
-        Arcs up to which CP-SAT orders messages. Guess.
+        Arcs up to which CP-SAT orders messages. Measured: AllToAll of 64 KiB to 16 MiB on nine machines, dragonfly:1 (30 messages) gained by it, 15 and
+        17 %, and the others nothing.
     exact_work
         Deterministic time of that solve. Guess.
     most_joined_restarts

@@ -121,8 +121,8 @@ def test_what_one_step_cannot_carry_pays_alpha_again():
     assert unlimited.of_message(0, 72).time_us == pytest.approx(1.0 + 7.2)
 
 
-def test_faster_links_get_larger_pieces():
-    """Two transfers of one root, over a slow link and a fast one at once: twelve thirteenths go over the fast one."""
+def over_a_slow_and_a_fast_link():
+    """Two transfers of one root at once, in one piece each of the same size."""
     network = network_of(boxes(2))
     slow, fast = (
         next(i for i, link in enumerate(network.problem.topology.links) if (link.src, link.dst) == ends)
@@ -131,28 +131,25 @@ def test_faster_links_get_larger_pieces():
     transfers = (PieceTransfer(0, 0, slow, reduce=False, after=()), PieceTransfer(0, 1, fast, reduce=False, after=()))
     costs = PieceCosts.of(network, SHARE_BYTES / 2, (1, 1))
     rule = DispatchRule()
-    choice = OrderChoice(transfers, costs, 2, rule, list_schedule(transfers, costs, rule))
+    return OrderChoice(transfers, costs, 2, rule, list_schedule(transfers, costs, rule))
+
+
+def test_faster_links_get_larger_pieces():
+    """Two transfers of one root, over a slow link and a fast one at once: twelve thirteenths go over the fast one."""
+    choice = over_a_slow_and_a_fast_link()
     better = resized(choice, lambda count: SHARE_BYTES / count, COUNTS, Limits())
     # 25 and 300 GB/s: the fast link carries 12 of 13 parts, and both take 64 MB / 325 GB/s = 197 us.
     assert better.plan.end_us == pytest.approx(197 + 2.6, rel=0.05)
     assert sum(better.costs.chunks[0]) == better.num_chunks
-    check(transfers, better.costs, better.plan)
+    check(choice.transfers, better.costs, better.plan)
 
 
 def test_pieces_of_more_chunks_than_a_message_carries_are_not_chosen():
     """On the machine before, twelve thirteenths of 104 chunks are 96, which one message of at most 71 chunks does not carry; of 8 chunks 7 are nearest."""
-    network = network_of(boxes(2))
-    slow, fast = (
-        next(i for i, link in enumerate(network.problem.topology.links) if (link.src, link.dst) == ends)
-        for ends in ((0, 8), (0, 1))
-    )
-    transfers = (PieceTransfer(0, 0, slow, reduce=False, after=()), PieceTransfer(0, 1, fast, reduce=False, after=()))
-    costs = PieceCosts.of(network, SHARE_BYTES / 2, (1, 1))
-    rule = DispatchRule()
-    choice = OrderChoice(transfers, costs, 2, rule, list_schedule(transfers, costs, rule))
+    choice = over_a_slow_and_a_fast_link()
 
     def best(most):
-        limited = replace(choice, costs=replace(costs, message_chunks=most))
+        limited = replace(choice, costs=replace(choice.costs, message_chunks=most))
         return resized(limited, lambda count: SHARE_BYTES / count, (8, 104), Limits()).num_chunks
 
     assert (best(1000), best(71)) == (104, 8)
