@@ -7,6 +7,7 @@ for every algorithm on the machine, however it cuts its data.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +20,7 @@ from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.damage.healing import healed
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.params import COMMON
-from taccl_py.synthesis.race import DIED, EngineRun, RaceOutcome, Racer
+from taccl_py.synthesis.race import DIED, EngineRun, RaceOutcome, Racer, SecondRuns
 from taccl_py.synthesis.suggest import connection_sketches
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.tolerances import CLOSE_TO_BOUND
@@ -45,6 +46,9 @@ class Params:
         Part of the time for the run that mends plans of a whole machine for a damaged one. Guess.
     leading_part
         Part of the time for a leading run where templates are left out. Guess.
+    searching_part
+        Part of the time for a run of engine ``milp``, which is asked several times; engines that are asked once may take all. Measured: the
+        matrix of `scripts/bench ablate`, where no engine alone is faster than the race by more than 0.5 % with it. XXX
     least_left
         Time that must be left for a race, as a part of what the quick engines took: on a large machine every engine takes long to begin
         with. Measured: AllReduce of 16 MiB on hpn:16 ends in 2.1 s with a limit of 1 s, and in 4.3 s without this.
@@ -96,6 +100,7 @@ class Params:
     least_leading_seconds: float = 3.0
     mending_part: float = 0.9
     leading_part: float = 0.8
+    searching_part: float = 0.5
     least_left: float = 0.3
     node_bytes_without_templates: int = 1 << 18
     most_pairs: int = 200_000
@@ -117,8 +122,8 @@ class Params:
 
 PARAMS = Params()
 
-# The engine for nodes, and engines whose own bounds hold however data is cut.
-_HIERARCHY = "hierarchy"
+# The engine for nodes, the one that is asked several times, and engines whose own bounds hold however data is cut.
+_HIERARCHY, _SEARCHING = "hierarchy", "milp"
 _PROVING = frozenset({_HIERARCHY, "trees", "flow"})
 # What is soon done goes first, in this process: other processes are not started for what it answers, nor for so few seconds as they
 # take to start, or in which a leading run is better carried out in this one.
@@ -284,19 +289,19 @@ def _sketched_runs(demand: Demand) -> list[EngineRun]:
     if demand.sketch is not None or demand.topology.num_nodes == 1 or pairs > PARAMS.most_pairs_of_one_chunk:
         return []
     return [
-        EngineRun("milp", replace(demand, chunks_per_rank=count, sketch=sketch), asked=demand)
+        EngineRun(_SEARCHING, replace(demand, chunks_per_rank=count, sketch=sketch), asked=demand)
         for sketch in connection_sketches(demand, count)  # the narrowest first: they are soon done
     ]
 
 
 def _milp_runs(demand: Demand, counts: tuple[int, ...]) -> list[EngineRun]:
     if demand.chunks_per_rank is not None:
-        return [EngineRun("milp", demand)]
+        return [EngineRun(_SEARCHING, demand)]
     # Finer chunks may be more than can be written down, which is no reason to count them in vain.
     pairs = demand.collective(1).num_chunks * len(demand.topology.links)
     most = PARAMS.most_free_pairs if demand.sketch is None else PARAMS.most_pairs_of_one_chunk
     return [
-        EngineRun("milp", replace(demand, chunks_per_rank=count), asked=demand)
+        EngineRun(_SEARCHING, replace(demand, chunks_per_rank=count), asked=demand)
         for count in counts
         if count * pairs <= (most if count == 1 else PARAMS.most_pairs)
     ]
@@ -312,9 +317,11 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
     reasons: set[str] = set()
     answering: set[str] = set()
 
-    def has_closed_the_gap(racer: Racer, runs: list[EngineRun], gap: float = PARAMS.enough_gap) -> bool:
+    def has_closed_the_gap(racer: Racer, runs: list[EngineRun], second: Sequence[EngineRun] = ()) -> bool:
         nonlocal bound
-        outcomes = racer.race([replace(run, bound=bound) for run in runs], events, partial(_is_enough, bound))
+        first, others = ([replace(run, bound=bound) for run in some] for some in (runs, second))
+        needed = SecondRuns(others, partial(_are_close, bound, tuple(answers[:1])))
+        outcomes = racer.race(first, events, partial(_is_enough, bound), needed)
         bound = _raised(bound, outcomes)
         reasons.update(outcome.reason for outcome in outcomes)
         answers.extend(
@@ -326,7 +333,7 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
         answers.sort(key=lambda answer: answer.schedule.makespan_us)
         if answers:
             events.incumbent(answers[0].schedule.makespan_us)
-        return bool(answers) and _is_close(answers[0], bound, gap)
+        return bool(answers) and _is_close(answers[0], bound, PARAMS.enough_gap)
 
     def race_for_the_rest(runs: list[EngineRun]) -> None:
         left = replace(options, limits=limits.within(deadline.left))
@@ -336,11 +343,12 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
             PARAMS.least_leading_seconds if leading else PARAMS.least_process_seconds
         ):
             runs, workers = leading, 1
-        with Racer(left, limits.seconds / 2, workers, has_answer=bool(answers)).running() as racer:
-            # Each engine alone has had its turn then.
-            if not has_closed_the_gap(racer, runs, CLOSE_TO_BOUND) and not racer.over:
-                left_out = [] if _HIERARCHY in answering else [run for run in left_out_runs(demand) if run not in first]
-                has_closed_the_gap(racer, [*left_out, *second_runs(demand)])
+        with Racer(left, limits.seconds, workers, has_answer=bool(answers)).running() as racer:
+            second = _shared_out(second_runs(demand))
+            left_out = [] if _HIERARCHY in answering else [run for run in left_out_runs(demand) if run not in first]
+            is_closed = has_closed_the_gap(racer, _shared_out(runs), [] if left_out else second)
+            if left_out and not is_closed and not racer.over:
+                has_closed_the_gap(racer, [] if _HIERARCHY in answering else left_out, second)
 
     first = first_runs(demand)
     before = deadline.left
@@ -363,12 +371,18 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
     return _joined(answers, bound, time.monotonic() - begun)
 
 
+def _shared_out(runs: Sequence[EngineRun]) -> list[EngineRun]:
+    """Runs in the order of a race: those of the engine that is asked several times come last, each with a part of the time."""
+    found = [replace(run, part=PARAMS.searching_part) if run.engine == _SEARCHING else run for run in runs]
+    return sorted(found, key=lambda run: run.engine == _SEARCHING)
+
+
 def _late_answer(quick: list[EngineRun], demand: Demand, options: Options, events: Events) -> Synthesis:
     """First answer where time was over before one came: of an engine that is soon done, else of engine milp, for its error if nothing else."""
     for run in quick:
         with suppress(TacclError):
             return _signed(load_engine(run.engine)(run.demand, options, events), run, options.limits.seed)
-    return load_engine("milp")(demand, options, events)
+    return load_engine(_SEARCHING)(demand, options, events)
 
 
 def _is_enough(bound: Bound, outcome: RaceOutcome) -> bool:
@@ -376,11 +390,18 @@ def _is_enough(bound: Bound, outcome: RaceOutcome) -> bool:
     return outcome.synthesis is not None and _is_close(outcome.synthesis, _raised(bound, [outcome]), PARAMS.enough_gap)
 
 
+def _are_close(bound: Bound, answers: Sequence[Synthesis], outcomes: Sequence[RaceOutcome]) -> bool:
+    """True if something that was found, or an answer, is so close to the bound, as far as it is proved, that it is not searched for better ones."""
+    known = _raised(bound, outcomes)
+    found = [outcome.synthesis for outcome in outcomes if outcome.synthesis is not None]
+    return any(_is_close(answer, known, CLOSE_TO_BOUND) for answer in [*answers, *found])
+
+
 def _is_close(answer: Synthesis, bound: Bound, gap: float) -> bool:
     return answer.schedule.makespan_us <= bound.time_us * (1 + gap)
 
 
-def _raised(bound: Bound, outcomes: list[RaceOutcome]) -> Bound:
+def _raised(bound: Bound, outcomes: Sequence[RaceOutcome]) -> Bound:
     """The bound, or a better one that an engine proved for however data is cut, and for no other sketch than the demand's."""
     free = [o for o in outcomes if o.run.engine in _PROVING and o.run.asked is None]
     found = [o.synthesis.bound for o in free if o.synthesis is not None]

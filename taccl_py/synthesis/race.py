@@ -10,6 +10,7 @@ one that would not have begun there in time has no answer.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -73,12 +74,15 @@ class EngineRun:
         is bound by what was asked. None: the run's own.
     bound
         Bound that holds for every algorithm for the demand, if it is known, so that the engine need not compute it.
+    part
+        Part of the time for one run within which it ends.
     """
 
     engine: str
     demand: Demand
     asked: Demand | None = None
     bound: Bound | None = None
+    part: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,22 @@ class RaceOutcome:
 def _never(_: object) -> bool:
     """Of no result: all runs are needed."""
     return False
+
+
+@dataclass(frozen=True)
+class SecondRuns(Generic[_Result]):
+    """Runs for processors that the first runs of a race leave free; they count if what those find is not enough.
+
+    Attributes
+    ----------
+    runs
+        The runs, in their order.
+    are_needless
+        Of the results of first runs: whether they are enough.
+    """
+
+    runs: Sequence[EngineRun] = ()
+    are_needless: Callable[[Sequence[_Result]], bool] = _never
 
 
 class Racer:
@@ -140,10 +160,14 @@ class Racer:
         return found
 
     def race(
-        self, runs: Sequence[EngineRun], events: Events, is_enough: Callable[[RaceOutcome], bool] = _never
+        self,
+        runs: Sequence[EngineRun],
+        events: Events,
+        is_enough: Callable[[RaceOutcome], bool] = _never,
+        second: SecondRuns[RaceOutcome] | None = None,
     ) -> list[RaceOutcome]:
         """Carry out runs; those that were not begun in time, and those that come behind one whose outcome is enough, have no answer."""
-        return self.race_for(_as_it_is, runs, events, is_enough)
+        return self.race_for(_as_it_is, runs, events, is_enough, second)
 
     def race_for(
         self,
@@ -151,53 +175,37 @@ class Racer:
         runs: Sequence[EngineRun],
         events: Events,
         is_enough: Callable[[_Result], bool] = _never,
+        second: SecondRuns[_Result] | None = None,
     ) -> list[_Result]:
         """Carry out runs, and in the same processes what is made of each outcome by a function that can be sent there."""
+        limits = self._options.limits.within(self._seconds)
+        field = _Field(use, tuple(runs), second or SecondRuns(), is_enough, limits.by_work)
         if self.over:  # processes take some runs even so
-            return [use(RaceOutcome(run, None, _NO_TIME)) for run in runs]
-        options = replace(self._options, limits=self._options.limits.within(self._seconds))
+            return [field.without_answer(run, _NO_TIME).result for run in field.runs]
+        options = replace(self._options, limits=limits)
         if self._processes is None:
-            found = self._one_by_one(use, runs, options, events, is_enough)
+            found = self._one_by_one(field, options, events)
         else:
-            futures = [self._processes.submit(_carry_out, run, options, use) for run in runs]
-            self._await(self._processes, futures, events, is_enough)
-            found = [_carried(use, run, future) for run, future in zip(runs, futures, strict=True)]
-            found = found[: _needed([each.result for each in found], is_enough)]
-        results = [each.result for each in found]
-        if options.limits.by_work:
-            begun, end = starts_on(PARAMS.processors, [each.seconds for each in found])
-            left = self._deadline.left
-            count_seconds(end)
-            results = [
-                use(RaceOutcome(run, None, _NO_TIME)) if start >= left else result
-                for run, result, start in zip(runs, results, begun, strict=False)
-            ]
-        return [*results, *(use(RaceOutcome(run, None, _NOT_NEEDED)) for run in runs[len(found) :])]
+            found = self._side_by_side(self._processes, field, options, events)
+        found = field.counting(found, self._deadline.left)
+        if limits.by_work:
+            count_seconds(starts_on(PARAMS.processors, [each.seconds for each in found])[1])
+        reason = _NO_TIME if field.is_next_needed(found) else _NOT_NEEDED
+        found += [field.without_answer(run, reason) for run in field.runs[len(found) :]]
+        return [each.result for each in found]
 
-    def _one_by_one(
-        self,
-        use: Callable[[RaceOutcome], _Result],
-        runs: Sequence[EngineRun],
-        options: Options,
-        events: Events,
-        is_enough: Callable[[_Result], bool],
-    ) -> list[_Carried[_Result]]:
-        """Carry out runs in this process, up to one whose result is enough."""
+    def _one_by_one(self, field: _Field[_Result], options: Options, events: Events) -> list[_Carried[_Result]]:
+        """Carry out runs in this process, up to one that is not needed."""
         found: list[_Carried[_Result]] = []
-        for run in runs:
-            limits = options.limits
-            start = (
-                starts_on(PARAMS.processors, [*(each.seconds for each in found), 0.0])[0][-1] if limits.by_work else 0.0
-            )
-            if self.over or start >= self._deadline.left:
-                found.append(_Carried(use(RaceOutcome(run, None, _NO_TIME)), is_answer=False))
+        for run in field.runs:
+            if not field.is_next_needed(found):
+                break
+            if self.over or field.next_start_s(found) >= self._deadline.left:
+                found.append(field.without_answer(run, _NO_TIME))
                 continue
             events.stage(f"{run.engine} at {run.demand.size_bytes:g} bytes")
-            if not limits.by_work:
-                limits = limits.within(self._deadline.left)
-            found.append(_carry_out(run, replace(options, limits=limits), use))
-            if is_enough(found[-1].result):
-                break
+            limits = options.limits if field.by_work else options.limits.within(self._deadline.left)
+            found.append(_carry_out(run, replace(options, limits=limits), field.use))
         return found
 
     def spread(self, function: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
@@ -228,43 +236,42 @@ class Racer:
         count_seconds(_of_last(results) / PARAMS.processors)
         return [result for result, _ in results]
 
-    def _await(
-        self,
-        processes: Workers,
-        futures: Sequence[Future[_Carried[_Result]]],
-        events: Events,
-        is_enough: Callable[[_Result], bool],
-    ) -> None:
-        """Wait for all, or for one that is enough and those before it, which ends the processes.
+    def _side_by_side(
+        self, processes: Workers, field: _Field[_Result], options: Options, events: Events
+    ) -> list[_Carried[_Result]]:
+        """Carry out runs in processes, up to one that is not needed; they end with one that is enough.
 
         When time is up or the user says stop, cancel what waits and let what runs come to its end, if that is soon.
         """
-        pending = set(futures)
+        futures = [processes.submit(_carry_out, run, options, field.use) for run in field.first]
+        pending, waiting = set(futures), deque(field.second.runs)
         over_since: float | None = None
-        while pending:
-            events.stage(f"race: {len(futures) - len(pending)} of {len(futures)} runs")
+        while pending or waiting:
+            first = field.carried(futures[: len(field.first)])
+            if waiting and field.second.are_needless([each.result for each in first]):
+                waiting.clear()
+            while waiting and len(pending) < self._workers:
+                futures.append(processes.submit(_carry_out, waiting.popleft(), options, field.use))
+                pending.add(futures[-1])
+            events.stage(f"race: {len(futures) - len(pending)} of {len(futures) + len(waiting)} runs")
             ready, pending = wait(pending, COMMON.poll_seconds, FIRST_COMPLETED)
             self._has_answer |= any(future.exception() is None and future.result().is_answer for future in ready)
-            done = list(takewhile(Future.done, futures))
-            known = [future.result().result for future in done if not future.cancelled() and future.exception() is None]
-            if pending and any(map(is_enough, known)):
+            done = field.carried(takewhile(Future.done, futures))
+            if pending and not all(field.is_next_needed(done[:place]) for place in range(1, len(done) + 1)):
                 self._is_ended = True
                 processes.abandon()
-                return
-            if self._options.limits.by_work and self._is_late(done):
+                break
+            if field.by_work and field.next_start_s(done) >= self._deadline.left:
                 pending = {future for future in pending if not future.cancel()}
+                waiting.clear()
             if self.over:
                 processes.stop()
                 pending = {future for future in pending if not future.cancel()}
+                waiting.clear()
                 over_since = over_since or time.monotonic()
                 if time.monotonic() - over_since > self._patience_seconds:
                     processes.abandon()
-
-    def _is_late(self, done: Sequence[Future[_Carried[_Result]]]) -> bool:
-        """True if no run after the first ones, which are done, begins in time."""
-        failed = [future.cancelled() or future.exception() is not None for future in done]
-        seconds = [0.0 if lost else future.result().seconds for future, lost in zip(done, failed, strict=True)]
-        return starts_on(PARAMS.processors, [*seconds, 0.0])[0][-1] >= self._deadline.left
+        return field.carried(futures)
 
     @property
     def _patience_seconds(self) -> float:
@@ -281,9 +288,69 @@ class _Carried(Generic[_Result]):
     seconds: float = 0.0
 
 
-def _needed(results: Sequence[_Result], is_enough: Callable[[_Result], bool]) -> int:
-    """How many results there are up to the first one that is enough."""
-    return next((number for number, result in enumerate(results, 1) if is_enough(result)), len(results))
+@dataclass(frozen=True)
+class _Field(Generic[_Result]):
+    """The runs of a race, and which of them are needed.
+
+    Attributes
+    ----------
+    use
+        What is made of each outcome.
+    first, second
+        The runs.
+    is_enough
+        Of the result of a run: whether those behind it are needless.
+    by_work
+        Whether runs begin and end by their counted work.
+    """
+
+    use: Callable[[RaceOutcome], _Result]
+    first: Sequence[EngineRun]
+    second: SecondRuns[_Result]
+    is_enough: Callable[[_Result], bool]
+    by_work: bool
+
+    @property
+    def runs(self) -> list[EngineRun]:
+        """All runs, in their order."""
+        return [*self.first, *self.second.runs]
+
+    def without_answer(self, run: EngineRun, reason: str) -> _Carried[_Result]:
+        """Result of a run that has no answer."""
+        return _Carried(self.use(RaceOutcome(run, None, reason)), is_answer=False)
+
+    def carried(self, futures: Iterable[Future[_Carried[_Result]]]) -> list[_Carried[_Result]]:
+        """Results of the first of all runs."""
+        return [self._carried(run, future) for run, future in zip(self.runs, futures, strict=False)]
+
+    def _carried(self, run: EngineRun, future: Future[_Carried[_Result]]) -> _Carried[_Result]:
+        reason = _NO_TIME
+        if future.done() and not future.cancelled():
+            with suppress(BrokenProcessPool):
+                return future.result()
+            reason = DIED
+        return self.without_answer(run, reason)
+
+    def next_start_s(self, found: Sequence[_Carried[_Result]]) -> float:
+        """Counted seconds after which the next run begins, by those before it; 0 where nothing is counted."""
+        return starts_on(PARAMS.processors, [*(each.seconds for each in found), 0.0])[0][-1] if self.by_work else 0.0
+
+    def is_next_needed(self, found: Sequence[_Carried[_Result]]) -> bool:
+        """True if the run behind some, whose results are known and which are needed, is needed."""
+        if found and self.is_enough(found[-1].result):
+            return False
+        first = [each.result for each in found[: len(self.first)]]
+        return len(found) < len(self.first) or not self.second.are_needless(first)
+
+    def counting(self, found: Sequence[_Carried[_Result]], left: float) -> list[_Carried[_Result]]:
+        """Results up to the first run that is not needed; of runs that begin after so many counted seconds, that there was no time."""
+        kept: list[_Carried[_Result]] = []
+        for run, each in zip(self.runs, found, strict=False):
+            if not self.is_next_needed(kept):
+                break
+            in_time = not self.by_work or self.next_start_s(kept) < left
+            kept.append(each if in_time else self.without_answer(run, _NO_TIME))
+        return kept
 
 
 def _as_it_is(outcome: RaceOutcome) -> RaceOutcome:
@@ -300,20 +367,10 @@ def starts_on(processors: int, seconds: Sequence[float]) -> tuple[list[float], f
     return begun, max(free)
 
 
-def _carried(
-    use: Callable[[RaceOutcome], _Result], run: EngineRun, future: Future[_Carried[_Result]]
-) -> _Carried[_Result]:
-    reason = _NO_TIME
-    if future.done() and not future.cancelled():
-        with suppress(BrokenProcessPool):
-            return future.result()
-        reason = DIED
-    return _Carried(use(RaceOutcome(run, None, reason)), is_answer=False)
-
-
 def _carry_out(run: EngineRun, options: Options, use: Callable[[RaceOutcome], _Result]) -> _Carried[_Result]:
+    limits = options.limits.within(options.limits.seconds * run.part)
     with work_set_aside() as spent:
-        outcome = _answer(run, options)
+        outcome = _answer(run, replace(options, limits=limits))
         result = use(outcome)
     return _Carried(result, outcome.synthesis is not None, spent[0])
 

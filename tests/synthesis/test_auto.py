@@ -256,7 +256,7 @@ def test_where_hierarchy_finds_nothing_what_was_left_out_is_tried(monkeypatch):
     assert [{run.engine for run in runs} for runs in raced] == [
         {"hierarchy"},
         {"milp"},
-        {"templates", "trees", "milp"},
+        {"templates", "trees"},
     ]
 
 

@@ -4,15 +4,20 @@ import itertools
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from taccl_py.collective import Kind
 from taccl_py.solvers.limits import Limits
+from taccl_py.solvers.processes import Workers
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options
-from taccl_py.synthesis.race import PARAMS, EngineRun, Racer, _carry_out, starts_on
+from taccl_py.synthesis.race import PARAMS, EngineRun, RaceOutcome, Racer, SecondRuns, _Carried, _carry_out, starts_on
 from taccl_py.topology.machines import formula_topology
 from taccl_py.work import count_seconds, work_seconds
 
@@ -185,3 +190,71 @@ def test_by_work_what_is_not_needed_is_not_counted(monkeypatch):
     racer = Racer(Options(limits=Limits(seconds=60.0, by_work=True)), 60.0, 1)
     racer.race(runs, Events(), lambda outcome: outcome.run == runs[2])
     assert work_seconds() - before == pytest.approx(8.0, abs=0.5)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("enough_bytes", "counted_s"), [(1e6, 5.0), (0.0, 7.0)])
+def test_second_runs_count_where_the_first_ones_are_not_enough(monkeypatch, enough_bytes, counted_s, workers):
+    """First runs of 5 and 2 s on two processors, second ones of 2 s, which begin at 2, 4 and 5."""
+    seconds = {1e3: 5.0, 1e6: 2.0, 2e6: 2.0, 3e6: 2.0, 4e6: 2.0}
+    runs = [EngineRun("templates", Demand(RING, Kind.ALLGATHER, size)) for size in seconds]
+    before = work_seconds()
+    outcomes = _race_in_threads(monkeypatch, workers, runs, 2, enough_bytes, seconds)
+    assert [outcome.run for outcome in outcomes] == runs
+    needed = ["ended"] * (2 if enough_bytes else 5)
+    assert [outcome.reason for outcome in outcomes] == [*needed, *["a run before it was enough"] * (5 - len(needed))]
+    assert work_seconds() - before == pytest.approx(counted_s, abs=0.1)
+
+
+def _of_work(seconds, patience):
+    """A run in a thread that takes so much work and so long by the clock, both by its bytes."""
+
+    def carry_out(run, _options, use):
+        time.sleep(patience[run.demand.size_bytes])
+        return _Carried(use(RaceOutcome(run, None, "ended")), is_answer=True, seconds=seconds[run.demand.size_bytes])
+
+    return carry_out
+
+
+def _race_in_threads(patch, workers, runs, num_first, enough_bytes, seconds, patience=None, *, left_s=60.0):
+    """Outcomes of runs that take so much work each, and as long by the clock as they say; one of some bytes among the first is enough."""
+
+    def are_needless(outcomes):
+        return any(outcome.reason == "ended" and outcome.run.demand.size_bytes == enough_bytes for outcome in outcomes)
+
+    with ThreadPoolExecutor(2) as pool:
+        patch.setattr("taccl_py.synthesis.race._carry_out", _of_work(seconds, patience or dict.fromkeys(seconds, 0.0)))
+        patch.setattr("taccl_py.synthesis.race.start_workers", lambda _: nullcontext(Workers(pool, lambda: None)))
+        limits = Limits(seconds=left_s, by_work=True)
+        with Racer(Options(limits=limits), 60.0, workers).running() as racer:
+            return racer.race(runs[:num_first], Events(), second=SecondRuns(runs[num_first:], are_needless))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_by_work_the_same_runs_count_whoever_ends_first(data):
+    """Whatever runs take by the clock, the results are those of runs that go one by one."""
+    sizes = [float(size) for size in range(1, data.draw(st.integers(2, 7)) + 1)]
+    seconds, patience = ({size: data.draw(st.integers(0, 8)) / part for size in sizes} for part in (1, 1000))
+    num_first, enough = data.draw(st.integers(1, len(sizes))), data.draw(st.sampled_from(sizes))
+    left_s = data.draw(st.sampled_from([6.0, 60.0]))
+    runs = [EngineRun("templates", Demand(RING, Kind.ALLGATHER, size)) for size in sizes]
+    with pytest.MonkeyPatch.context() as patch:
+        one_by_one, side_by_side = (
+            _race_in_threads(patch, workers, runs, num_first, enough, seconds, patience, left_s=left_s)
+            for workers in (1, 2)
+        )
+    assert one_by_one == side_by_side
+
+
+def test_second_runs_under_way_end_once_they_are_needless(monkeypatch):
+    """They would else sleep for minutes."""
+    monkeypatch.setattr("taccl_py.synthesis.race._carry_out", _sleep_unless_quick)
+    quick, slow = (EngineRun(name, Demand(RING, Kind.ALLGATHER, 1e6)) for name in ("templates", "milp"))
+    begun = time.monotonic()
+    with Racer(Options(limits=Limits(seconds=150.0)), 150.0, 2).running() as racer:
+        second = SecondRuns([slow, slow], lambda outcomes: any(outcome.synthesis is not None for outcome in outcomes))
+        outcomes = racer.race([quick], Events(), second=second)
+        assert racer.over
+    assert [outcome.reason for outcome in outcomes] == ["", *["a run before it was enough"] * 2]
+    assert time.monotonic() - begun < 90
