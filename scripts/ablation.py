@@ -19,9 +19,9 @@ from unittest import mock
 from taccl_py.api.policy import RACE_LIMIT_S, budget, scaled_seconds
 from taccl_py.collective import Kind
 from taccl_py.errors import TacclError
+from taccl_py.pipeline.views import search
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis import auto
-from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.hierarchy import engine as hierarchy_engine
 from taccl_py.synthesis.hierarchy import strategies as hierarchy_strategies
@@ -144,7 +144,7 @@ def measured(demand: Demand) -> Measured:
 
     def time_us(engine: str) -> float:
         try:
-            return load_engine(engine)(demand, Options(limits=limits), Events()).schedule.makespan_us
+            return search(demand, engine, Options(limits=limits), None, Events()).schedule.makespan_us
         except TacclError:
             return math.inf
 

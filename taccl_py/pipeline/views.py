@@ -21,6 +21,7 @@ from taccl_py.schedule.transform import untimed_messages
 from taccl_py.synthesis.bounds.runtime import ProtocolView, likely_views
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Engine, Events, Options, Synthesis
+from taccl_py.synthesis.justify import with_better_starts
 from taccl_py.topology.model import Topology
 from taccl_py.verify.any_size import verify_any
 
@@ -51,7 +52,11 @@ def search(
         Errors of the engine.
     """
     engine = load_engine(engine_name)
-    if profile is None or profile.is_neutral or demand.sketch is not None or engine_name != _VIEWED_ENGINE:
+    if engine_name != _VIEWED_ENGINE:
+        deadline = options.limits.deadline()
+        answer = engine(demand, options, events)
+        return with_better_starts(answer, demand, options.limits.within(deadline.left))
+    if profile is None or profile.is_neutral or demand.sketch is not None:
         return engine(demand, options, events)
     limits = options.limits
     over, deadline = limits.countdown(), limits.deadline()

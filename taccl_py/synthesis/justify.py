@@ -18,7 +18,7 @@ from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import PlanDependences
 from taccl_py.solvers.limits import Limits, Over
-from taccl_py.synthesis.engine import Proof, Synthesis
+from taccl_py.synthesis.engine import Demand, Proof, Synthesis
 from taccl_py.synthesis.sums import adds_up
 from taccl_py.tolerances import RELATIVE
 from taccl_py.topology.model import Topology
@@ -54,13 +54,15 @@ class Params:
 PARAMS = Params()
 
 
-def with_better_starts(answer: Synthesis, limits: Limits) -> Synthesis:
+def with_better_starts(answer: Synthesis, demand: Demand, limits: Limits) -> Synthesis:
     """An engine's answer with a faster schedule of the same messages, if there is one: where links and ports differ, many have gaps.
 
     Parameters
     ----------
     answer
         What an engine found; its schedule becomes the first runner-up then.
+    demand
+        What was asked; a sketch may say what goes first.
     limits
         Seed, time, and the user's interrupt.
     """
@@ -68,7 +70,8 @@ def with_better_starts(answer: Synthesis, limits: Limits) -> Synthesis:
     translations = translations_of(schedule.topology)
     is_regular = translations is not None and translations.is_regular
     is_near = schedule.makespan_us <= answer.bound.time_us * (1 + PARAMS.enough_gap)
-    if is_regular or is_near or len(schedule.messages) > PARAMS.most_messages or over():
+    has_order = demand.sketch is not None and demand.sketch.own_first
+    if has_order or is_regular or is_near or len(schedule.messages) > PARAMS.most_messages or over():
         return answer
     better = searched_schedule(schedule, limits.seed, over)
     if better is schedule:

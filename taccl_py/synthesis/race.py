@@ -393,9 +393,6 @@ def _answer(run: EngineRun, options: Options) -> RaceOutcome:
         answer = load_engine(run.engine)(run.demand, replace(options, bound=run.bound), Events())
         if run.asked is not None:
             answer = fit_to_size(answer, run.asked, options.limits.within(deadline.left))
-        sketch = (run.asked or run.demand).sketch
-        if sketch is None or not sketch.own_first:
-            answer = with_better_starts(answer, options.limits.within(deadline.left))
-        return RaceOutcome(run, answer)
+        return RaceOutcome(run, with_better_starts(answer, run.demand, options.limits.within(deadline.left)))
     except TacclError as error:
         return RaceOutcome(run, None, str(error))

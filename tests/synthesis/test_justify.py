@@ -53,7 +53,7 @@ def test_an_answer_with_gaps_gets_better_starts_and_keeps_what_it_had():
 
     def better(bound_us, limits):
         answer = Synthesis(late, Bound(bound_us, "by hand"), Proof.FEASIBLE, "none", {}, ())
-        found = with_better_starts(answer, limits)
+        found = with_better_starts(answer, Demand(late.topology, Kind.BROADCAST, late.size_bytes), limits)
         return found.schedule.makespan_us, found.proof, found.runners_up
 
     assert better(25.0, Limits(seconds=5.0)) == (pytest.approx(30.0), Proof.FEASIBLE, (late,))

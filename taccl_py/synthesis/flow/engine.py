@@ -4,7 +4,7 @@
 2. Every pair's data is cut into k parts; an integer program puts each part on a path so that the fullest link or port has
    next to no more to carry than in the flow. k is chosen by that load.
 3. The order is found by list scheduling with restarts, exactly where the quotient is small, and part by part elsewhere;
-   neighbours on one path share alpha where that pays. Plans are justified, and other starts are looked for in the best one.
+   neighbours on one path share alpha where that pays. Plans are justified.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from taccl_py.synthesis.flow.params import PARAMS
 from taccl_py.synthesis.flow.paths import FlowPair, find_pairs
 from taccl_py.synthesis.flow.rounding import Rounding, Routing
 from taccl_py.synthesis.flow.shards import in_parts, whole_shards, with_port_owners, with_rails
-from taccl_py.synthesis.justify import searched_schedule
 from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.quotient import Quotient
@@ -57,7 +56,7 @@ def synthesize_flow(demand: Demand, options: Options, events: Events) -> Synthes
     run.search()
     if not run.answers:
         raise LimitReached("no schedule was found; give more time with --time-limit")
-    best, *others = run.ranked()
+    best, *others = sorted(run.answers, key=lambda schedule: schedule.makespan_us)
     proof = Proof.of(best.makespan_us, run.bound)
     near = tuple(other for other in others if other.makespan_us <= best.makespan_us * COMMON.runner_up_factor)
     answer = Synthesis(best, run.bound, proof, "highs, cp-sat", run.stage_seconds, near)
@@ -96,16 +95,6 @@ class _FlowRun:
         railed = (with_rails(fewer) or fewer).with_order_kept()
         if (flow := self._flow_near(railed)) is not None:
             self._gather(railed, flow)
-
-    def ranked(self) -> list[Schedule]:
-        """Schedules found, the fastest first; other starts have been looked for in that one if it has gaps."""
-        best, *others = sorted(self.answers, key=lambda schedule: schedule.makespan_us)
-        sketch = self.demand.sketch
-        is_near = best.makespan_us <= self.bound.time_us * (1 + PARAMS.enough_gap)
-        if not is_near and not self._over and (sketch is None or not sketch.own_first):
-            with self._stage("order"):
-                best = searched_schedule(best, self.limits.seed, self.limits.within(self.deadline.left).countdown())
-        return [best, *others]
 
     @property
     def _over(self) -> bool:
