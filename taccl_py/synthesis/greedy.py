@@ -15,6 +15,7 @@ import heapq
 import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -150,6 +151,10 @@ class _GreedyState:
         self.messages.append(OrbitMessage(arcs, float(now), float(end)))
 
 
+# What an arc has left behind it, the lowest first, how long it takes, and the arc.
+_Waiting = tuple[float, int, int]
+
+
 class _UrgentRun(_GreedyState):
     def __init__(
         self,
@@ -216,18 +221,32 @@ class _UrgentRun(_GreedyState):
         return before
 
     def plan(self) -> Plan | None:
-        waiting: set[int] = set()
+        """The plan where what waits is sent in order of its priority, each over the first of its links that is free."""
+        link_of, waiting = self.q.link_orbit.tolist(), dict[int, list[_Waiting]]()
+        come = set[int]()
         while self.wanted and self.events:
             now = self.next_moment()
-            for state in self.arrived(now):
-                waiting.update(self.out[state])
-            count_work("routed", len(waiting))
-            for arc in sorted(waiting, key=self.priority.__getitem__):
-                if self.entered[self.heads[arc]]:
-                    waiting.discard(arc)
-                elif self.is_free(arc, now) and not any(own in waiting for own in self.after.get(arc, ())):
+            for arc in chain.from_iterable(self.out[state] for state in self.arrived(now)):
+                heapq.heappush(waiting.setdefault(link_of[arc], []), self.priority[arc])
+                come.add(arc)
+            first = [queue[0] for queue in waiting.values() if queue and self.is_free(queue[0][-1], now)]
+            heapq.heapify(first)
+            count_work("routed", len(waiting) + len(first))
+            held: list[int] = []
+            while first:
+                arc = heapq.heappop(first)[-1]
+                queue = waiting[link_of[arc]]
+                if not self.is_free(arc, now):  # the link has a port that is taken by now
+                    continue
+                heapq.heappop(queue)
+                if any(own in come and not self.entered[self.heads[own]] for own in self.after.get(arc, ())):
+                    held.append(arc)
+                elif not self.entered[self.heads[arc]]:
                     self.start((arc,), now)
-                    waiting.discard(arc)
+                if queue:
+                    heapq.heappush(first, queue[0])
+            for arc in held:
+                heapq.heappush(waiting[link_of[arc]], self.priority[arc])
         return None if self.wanted else tuple(self.messages)
 
 

@@ -65,6 +65,13 @@ class Params:
         Deterministic time of the joint model of CP-SAT; about as many seconds on two cores. Guess.
     steps_work
         Deterministic time of the model in synchronous steps. Guess.
+    most_step_arcs
+        Arcs times steps up to which that model is solved: CP-SAT does not count what its presolve does. Measured: AllToAll on irregular
+        machines of 17 to 24 ranks, four chunks a rank, 100,000 to 450,000 take 6 to 50 s of which 2 are counted, and nothing is found.
+    most_regrouped_arcs
+        Arcs up to which it is decided again which neighbours share alpha, and then everything in small parts. Measured: the same machines,
+        16,000 and 28,000 take 53 and 75 s for the former, of which 4 and 3 are counted, and nothing is found; AllGather on a mesh of 4 x 4,
+        2,880, 6 s of which 4 are.
     policy_rounds
         Rounds in which a sketch's policy is served. Guess.
     asymmetric_rounds
@@ -92,6 +99,8 @@ class Params:
     small_size_part: float = 0.2
     joint_work: float = 0.6
     steps_work: float = 0.5
+    most_step_arcs: int = 60_000
+    most_regrouped_arcs: int = 10_000
     policy_rounds: int = 12
     asymmetric_rounds: int = 40
     most_asymmetric_pairs: int = 20_000
@@ -340,7 +349,7 @@ def _cp_steps(search: Search, _solver: str) -> None:
 
 def _cp_contiguity(search: Search, _solver: str) -> None:
     """Contiguity with fixed routes and order, then everything at once in small parts."""
-    if search.done:
+    if search.done or search.quotient.num_arcs > PARAMS.most_regrouped_arcs:
         return
     with search.stage("contiguity"):
         if search.joins:
@@ -383,7 +392,7 @@ def _steps(search: Search, solve: Callable[[int], Plan | None]) -> None:
     fewest = fewest_steps(search.task(joins=True))
     with search.stage("steps"):
         for steps in range(fewest, fewest + PARAMS.extra_steps + 1):
-            if search.done:
+            if search.done or steps * search.quotient.num_arcs > PARAMS.most_step_arcs:
                 return
             search.offer(solve(steps))
 

@@ -105,6 +105,30 @@ def test_where_there_is_one_path_to_every_state_it_is_dispatched_at_the_times_at
     assert needed <= chosen
 
 
+@settings(max_examples=80)
+@given(problems(most_chunks=32) | node_problems(), st.integers(0, 5))
+def test_the_urgent_rule_serves_all_that_waits_in_order_of_priority(drawn, seed):
+    """At every event, whatever waits goes in order if its link and ports are free; here all of it is looked at."""
+    search = search_of(drawn)
+
+    def run():
+        jitter = 0.3 if seed else 0.0
+        return _UrgentRun(search.quotient, search.grid, search.routes, None, jitter, random.Random(seed))
+
+    slow, waiting = run(), set()
+    while slow.wanted and slow.events:
+        now = slow.next_moment()
+        for state in slow.arrived(now):
+            waiting.update(slow.out[state])
+        for arc in sorted(waiting, key=slow.priority.__getitem__):
+            before = [own for own in slow.after.get(arc, ()) if own in waiting and not slow.entered[slow.heads[own]]]
+            if not before and not slow.entered[slow.heads[arc]] and slow.is_free(arc, now):
+                slow.start((arc,), now)
+            if slow.entered[slow.heads[arc]]:
+                waiting.discard(arc)
+    assert run().plan() == (None if slow.wanted else tuple(slow.messages))
+
+
 def test_arcs_that_do_not_begin_where_data_is_lead_to_no_plan():
     """Of the arcs of a chunk round a ring the first one is missing."""
     search = search_of(one_way_ring(), symmetric=False)
