@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from taccl_py.collective import Kind
@@ -311,65 +311,94 @@ def _milp_runs(demand: Demand, counts: tuple[int, ...]) -> list[EngineRun]:
 def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthesis:
     """Engine entry point; see `taccl_py.synthesis.engine.Engine`."""
     begun, limits = time.monotonic(), options.limits
-    deadline = limits.deadline()
     bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, limits)
     events.bound(bound.time_us)
-    answers: list[Synthesis] = []
-    reasons: set[str] = set()
-    answering: set[str] = set()
-
-    def has_closed_the_gap(racer: Racer, runs: list[EngineRun], second: Sequence[EngineRun] = ()) -> bool:
-        nonlocal bound
-        first, others = ([replace(run, bound=bound) for run in some] for some in (runs, second))
-        needed = SecondRuns(others, partial(_are_close, bound, tuple(answers[:1])))
-        outcomes = racer.race(first, events, partial(_is_enough, bound), needed)
-        bound = _raised(bound, outcomes)
-        reasons.update(outcome.reason for outcome in outcomes)
-        answers.extend(
-            _signed(outcome.synthesis, outcome.run, limits.seed)
-            for outcome in outcomes
-            if outcome.synthesis is not None
-        )
-        answering.update(outcome.run.engine for outcome in outcomes if outcome.synthesis is not None)
-        answers.sort(key=lambda answer: answer.schedule.makespan_us)
-        if answers:
-            events.incumbent(answers[0].schedule.makespan_us)
-        return bool(answers) and _is_close(answers[0], bound, PARAMS.enough_gap)
-
-    def race_for_the_rest(runs: list[EngineRun]) -> None:
-        left = replace(options, limits=limits.within(deadline.left))
-        workers = limits.workers
-        leading = [run for run in runs if run in leading_runs(demand)]
-        if answers and left.limits.seconds < (
-            PARAMS.least_leading_seconds if leading else PARAMS.least_process_seconds
-        ):
-            runs, workers = leading, 1
-        with Racer(left, limits.seconds, workers, has_answer=bool(answers)).running() as racer:
-            second = _shared_out(second_runs(demand))
-            left_out = [] if _HIERARCHY in answering else [run for run in left_out_runs(demand) if run not in first]
-            is_closed = has_closed_the_gap(racer, _shared_out(runs), [] if left_out else second)
-            if left_out and not is_closed and not racer.over:
-                has_closed_the_gap(racer, [] if _HIERARCHY in answering else left_out, second)
-
-    first = first_runs(demand)
-    before = deadline.left
-    quick = mending_runs(demand)
-    if quick:  # nothing else is near it
-        has_closed_the_gap(Racer(options, limits.seconds * PARAMS.mending_part, 1), quick)
-        options = replace(options, limits=limits.within(deadline.left))
-    others, part = [run for run in first if run.engine in _QUICK], 0.5
-    if not others:
-        others, part = [run for run in leading_runs(demand) if run not in quick], PARAMS.leading_part
-    is_closed = has_closed_the_gap(Racer(options, limits.seconds * part, 1), others) if deadline.left else True
-    quick += others
-    spent = before - deadline.left
-    if not is_closed and (deadline.left >= PARAMS.least_left * spent or not answers):
-        race_for_the_rest([run for run in first if run not in quick])
-    if not answers and DIED in reasons:
+    auto = _AutoRun(demand, options, events, bound)
+    quick = auto.search()
+    if not auto.answers and DIED in auto.reasons:
         raise LimitReached(f"no engine has an answer: {DIED}; ask for fewer chunks")
-    if not answers:
-        answers.append(_late_answer(others, demand, replace(options, bound=bound), events))
-    return _joined(answers, bound, time.monotonic() - begun)
+    if not auto.answers:
+        auto.answers.append(_late_answer(quick, demand, replace(options, bound=auto.bound), events))
+    return _joined(auto.answers, auto.bound, time.monotonic() - begun)
+
+
+@dataclass
+class _AutoRun:
+    """One call of the engine.
+
+    Attributes
+    ----------
+    bound
+        The best one that is proved so far.
+    answers
+        Answers so far, the fastest first.
+    reasons
+        Why runs had none.
+    """
+
+    demand: Demand
+    options: Options
+    events: Events
+    bound: Bound
+    answers: list[Synthesis] = field(default_factory=list)
+    reasons: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._seconds, self._deadline = self.options.limits.seconds, self.options.limits.deadline()
+        self._first = first_runs(self.demand)
+
+    def search(self) -> list[EngineRun]:
+        """Run what mends plans and what is quick, then race for what may be faster; the quick runs are returned."""
+        before = self._deadline.left
+        mending = mending_runs(self.demand)
+        if mending:  # nothing else is near it
+            self._run(self._racer(PARAMS.mending_part), mending)
+        quick, part = [run for run in self._first if run.engine in _QUICK], 0.5
+        if not quick:
+            quick, part = [run for run in leading_runs(self.demand) if run not in mending], PARAMS.leading_part
+        is_closed = self._run(self._racer(part), quick) if self._deadline.left else True
+        spent = before - self._deadline.left
+        if not is_closed and (self._deadline.left >= PARAMS.least_left * spent or not self.answers):
+            self._race([run for run in self._first if run not in [*mending, *quick]])
+        return quick
+
+    def _racer(self, part: float, workers: int = 1) -> Racer:
+        """One for the time that is left, each run of which may take a part of the whole time."""
+        left = replace(self.options, limits=self.options.limits.within(self._deadline.left))
+        return Racer(left, self._seconds * part, workers, has_answer=bool(self.answers))
+
+    def _race(self, runs: list[EngineRun]) -> None:
+        """Race first runs, and second ones; those that engine hierarchy replaces only if that has no answer."""
+        workers = self.options.limits.workers
+        leading = [run for run in runs if run in leading_runs(self.demand)]
+        least = PARAMS.least_leading_seconds if leading else PARAMS.least_process_seconds
+        if self.answers and self._deadline.left < least:
+            runs, workers = leading, 1
+        with self._racer(1.0, workers).running() as racer:
+            second = _shared_out(second_runs(self.demand))
+            replaced = [run for run in left_out_runs(self.demand) if run not in self._first]
+            left_out = [] if self._has_answer_of(_HIERARCHY) else replaced
+            is_closed = self._run(racer, _shared_out(runs), [] if left_out else second)
+            if left_out and not is_closed and not racer.over:
+                self._run(racer, [] if self._has_answer_of(_HIERARCHY) else left_out, second)
+
+    def _run(self, racer: Racer, runs: list[EngineRun], second: Sequence[EngineRun] = ()) -> bool:
+        """Carry out runs, and say whether nothing is much faster than the best answer so far."""
+        first, others = ([replace(run, bound=self.bound) for run in some] for some in (runs, second))
+        needed = SecondRuns(others, partial(_are_close, self.bound, tuple(self.answers[:1])))
+        outcomes = racer.race(first, self.events, partial(_is_enough, self.bound), needed)
+        self.bound = _raised(self.bound, outcomes)
+        self.reasons.update(outcome.reason for outcome in outcomes)
+        seed = self.options.limits.seed
+        self.answers += [_signed(one.synthesis, one.run, seed) for one in outcomes if one.synthesis is not None]
+        self.answers.sort(key=lambda answer: answer.schedule.makespan_us)
+        if self.answers:
+            self.events.incumbent(self.answers[0].schedule.makespan_us)
+        return bool(self.answers) and _is_close(self.answers[0], self.bound, PARAMS.enough_gap)
+
+    def _has_answer_of(self, engine: str) -> bool:
+        origins = [answer.schedule.origin for answer in self.answers]
+        return any(origin is not None and origin.engine == engine for origin in origins)
 
 
 def _shared_out(runs: Sequence[EngineRun]) -> list[EngineRun]:
