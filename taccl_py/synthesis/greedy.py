@@ -151,7 +151,7 @@ class _GreedyState:
         self.messages.append(OrbitMessage(arcs, float(now), float(end)))
 
 
-# What an arc has left behind it, the lowest first, how long it takes, and the arc.
+# An arc that waits: the cost of the longest path behind it, negated so that the lowest goes first, how long it takes, and its number.
 _Waiting = tuple[float, int, int]
 
 

@@ -247,8 +247,7 @@ class Racer:
         pending, waiting = set(futures), deque(field.second.runs)
         over_since: float | None = None
         while pending or waiting:
-            first = field.carried(futures[: len(field.first)])
-            if waiting and field.second.are_needless([each.result for each in first]):
+            if waiting and field.makes_second_needless(field.carried(futures)):
                 waiting.clear()
             while waiting and len(pending) < self._workers:
                 futures.append(processes.submit(_carry_out, waiting.popleft(), options, field.use))
@@ -339,8 +338,11 @@ class _Field(Generic[_Result]):
         """True if the run behind some, whose results are known and which are needed, is needed."""
         if found and self.is_enough(found[-1].result):
             return False
-        first = [each.result for each in found[: len(self.first)]]
-        return len(found) < len(self.first) or not self.second.are_needless(first)
+        return len(found) < len(self.first) or not self.makes_second_needless(found)
+
+    def makes_second_needless(self, found: Sequence[_Carried[_Result]]) -> bool:
+        """True if what first runs have found so far is enough."""
+        return self.second.are_needless([each.result for each in found[: len(self.first)]])
 
     def counting(self, found: Sequence[_Carried[_Result]], left: float) -> list[_Carried[_Result]]:
         """Results up to the first run that is not needed; of runs that begin after so many counted seconds, that there was no time."""
