@@ -21,7 +21,7 @@ import numpy as np
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError, LimitReached
 from taccl_py.schedule.ir import Schedule
-from taccl_py.schedule.transform import allreduce, combining, dispatched, is_reversible, mirrored
+from taccl_py.schedule.transform import allreduce, combining, dispatched, is_reversible, links_of_own_reverse, mirrored
 from taccl_py.sketch.model import Sketch
 from taccl_py.solvers.choice import CP_SAT, choose_solver
 from taccl_py.solvers.cp_sat import Status
@@ -210,8 +210,12 @@ class _MilpRun:
         self.stage_seconds: dict[str, float] = {}
 
     def allreduce(self, gather: Collective) -> _MilpFindings:
-        """ReduceScatter and AllGather; one search serves both where the machine is the same backwards."""
+        """ReduceScatter and AllGather; one search serves both where the machine is the same backwards, else each has half of the time."""
+        whole = self.deadline
+        if links_of_own_reverse(self.topology) is None:
+            self.deadline = self.options.limits.within(whole.left / 2).deadline()
         forward = self.routed(self.topology, self.sketch, gather, "")
+        self.deadline = whole
         pairs = [(schedule, mirrored(schedule)) for schedule in forward.schedules]
         if pairs[0][1] is None:
             backward = self.backward(gather, "reduce: ").schedules[0]

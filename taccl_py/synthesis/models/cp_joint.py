@@ -19,7 +19,7 @@ joins and their order among themselves stay, while times stay free.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,10 +80,11 @@ def solve_joint(
     _every_wanted_state_is_entered_once(model, task, v)
     _chunks_are_sent_after_they_arrive(model, task, v)
     _messages_are_pieces_back_to_back(model, task, v)
-    _links_and_ports_serve_one_at_a_time(model, task, v)
+    pieces = _pieces(model, task, v)
+    _links_and_ports_serve_one_at_a_time(model, task, v, pieces)
     _own_chunks_go_first(model, task, v)
     if focus is not None:
-        _the_rest_keeps_its_order(model, task, v, focus)
+        _the_rest_keeps_its_order(model, task, focus, pieces)
     _minimize(model, task, v, focus, policy)
     if hint is not None:
         _add_hint(model, task, v, hint)
@@ -202,42 +203,66 @@ def _messages_are_pieces_back_to_back(model: Any, task: ModelTask, v: _JointVari
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Use of a link or port by an arc: its interval, its length, and what is saved of that if it is joined."""
+    """Use of a link or port by an arc: its interval and when that begins and ends, its length, and what is saved of that if it is joined."""
 
     arc: int
     interval: Any
+    begin: Any
+    end: Any
     units: int
     saved: int
 
 
-def _links_and_ports_serve_one_at_a_time(model: Any, task: ModelTask, v: _JointVariables) -> None:
-    """No two pieces overlap on a link or port, and each of them is busy before the makespan for all that it carries."""
+def _pieces(model: Any, task: ModelTask, v: _JointVariables) -> dict[int, dict[int, _Piece]]:
+    """Pieces on every link and port, by arc.
+
+    A port that is faster than the link, or a link that is faster than the port, is taken for the whole of a message from its start on, as in
+    schedules: there a piece begins when the one before it ends, and not when it begins on the slowest of them.
+    """
     q, grid = task.quotient, task.grid
-    users: dict[int, list[_Piece]] = {}
-    for a, used in v.x.items():
-        head = int(q.head[a])
-        begin, joined = v.begin[head], v.g.get(a)
+    users: dict[int, dict[int, _Piece]] = {}
+    depths = {a: _depth(task.predecessor, v.settled, a) if a in v.settled else 0 for a in v.x}
+    for a in sorted(v.x, key=depths.__getitem__):  # settled pieces behind those before them
+        used, begin, finish, joined = v.x[a], v.begin[int(q.head[a])], v.finish[int(q.head[a])], v.g.get(a)
         whole = grid.alpha[a] + grid.beta[a]
         size = whole if joined is None else whole - grid.alpha[a] * joined
-        main = model.new_optional_interval_var(begin, size, v.finish[head], used, f"piece{a}")
+        main = model.new_optional_interval_var(begin, size, finish, used, f"piece{a}")
         for resource, units, more in zip(q.resources[a], grid.occupancy[a], grid.added[a], strict=True):
             saved = 0 if joined is None else units - more
             if (units, more) == (whole, grid.beta[a]):
-                interval = main
-            elif joined is not None and saved:
-                end = model.new_int_var(0, task.upper + units, f"end{a},{resource}")
-                interval = model.new_optional_interval_var(begin, units - saved * joined, end, used, f"port{a}")
+                piece = _Piece(a, main, begin, finish, units, saved)
+            elif joined is None or a in v.settled:
+                start = begin if joined is None else users[resource][task.predecessor[a]].end
+                interval = model.new_optional_fixed_size_interval_var(start, units - saved, used, f"port{a}")
+                piece = _Piece(a, interval, start, start + units - saved, units, saved)
             else:
-                interval = model.new_optional_fixed_size_interval_var(begin, units, used, f"port{a}")
-            users.setdefault(resource, []).append(_Piece(a, interval, units, saved))
-    for sharing in users.values():
+                start, end = (
+                    model.new_int_var(0, task.upper + units, f"{name}{a},{resource}") for name in ("from", "to")
+                )
+                interval = model.new_optional_interval_var(start, units - saved * joined, end, used, f"port{a}")
+                piece = _Piece(a, interval, start, end, units, saved)
+            users.setdefault(resource, {})[a] = piece
+    return users
+
+
+def _links_and_ports_serve_one_at_a_time(
+    model: Any, task: ModelTask, v: _JointVariables, pieces: Mapping[int, Mapping[int, _Piece]]
+) -> None:
+    """No two pieces overlap on a link or port, and each of them is busy before the makespan for all that it carries."""
+    q = task.quotient
+    for sharing in pieces.values():
+        for a, piece in sharing.items():
+            begin, joined = v.begin[int(q.head[a])], v.g.get(a)
+            if joined is not None and a not in v.settled and piece.begin is not begin:
+                model.add(piece.begin == begin).only_enforce_if([v.x[a], joined.negated()])
+                model.add(piece.begin == sharing[task.predecessor[a]].end).only_enforce_if(joined)
         if len(sharing) < 2:
             continue
-        model.add_no_overlap([piece.interval for piece in sharing])
+        model.add_no_overlap([piece.interval for piece in sharing.values()])
         # Not above the lower bound: a link that is not used at all says nothing.
-        first = min(task.lower, *(task.routes.earliest[int(q.tail[piece.arc])] for piece in sharing))
-        load = [piece.units * v.x[piece.arc] for piece in sharing]
-        load += [-piece.saved * v.g[piece.arc] for piece in sharing if piece.saved]
+        first = min(task.lower, *(task.routes.earliest[int(q.tail[a])] for a in sharing))
+        load = [piece.units * v.x[a] for a, piece in sharing.items()]
+        load += [-piece.saved * v.g[a] for a, piece in sharing.items() if piece.saved]
         model.add(v.makespan >= first + sum(load))
 
 
@@ -250,20 +275,22 @@ def _own_chunks_go_first(model: Any, task: ModelTask, v: _JointVariables) -> Non
         model.add(v.message[head_other] >= v.message[head_own]).only_enforce_if([v.x[own], v.x[other]])
 
 
-def _the_rest_keeps_its_order(model: Any, task: ModelTask, v: _JointVariables, focus: Focus) -> None:
+def _the_rest_keeps_its_order(
+    model: Any, task: ModelTask, focus: Focus, pieces: Mapping[int, Mapping[int, _Piece]]
+) -> None:
     """Arcs outside of the focus follow each other on every link and port as they do in the plan."""
     q, grid = task.quotient, task.grid
-    last: dict[int, tuple[int, int]] = {}
+    last: dict[int, tuple[_Piece, int]] = {}
     for planned in focus.plan:
         for a in planned.arcs:
-            head = int(q.head[a])
-            if head in focus.free:
+            if int(q.head[a]) in focus.free:
                 continue
             for resource, more in zip(q.resources[a], grid.added[a], strict=True):
+                piece = pieces[resource][a]
                 if resource in last:
                     before, busy = last[resource]
-                    model.add(v.begin[head] >= v.begin[int(q.head[before])] + busy)
-                last[resource] = (a, more)
+                    model.add(piece.begin >= before.begin + busy)
+                last[resource] = (piece, more)
 
 
 def _minimize(model: Any, task: ModelTask, v: _JointVariables, focus: Focus | None, policy: PolicyTerms | None) -> None:
@@ -307,7 +334,7 @@ def _add_hint(model: Any, task: ModelTask, v: _JointVariables, hint: Plan) -> No
     model.add_hint(v.makespan, min(task.upper, round(max((b.end for b in hint), default=0))))
 
 
-def _depth(predecessor: Mapping[int, int], members: set[int], arc: int) -> int:
+def _depth(predecessor: Mapping[int, int], members: Container[int], arc: int) -> int:
     depth = 0
     while predecessor.get(arc) in members:
         arc = predecessor[arc]

@@ -2,16 +2,18 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.solvers.cp_sat import Status
 from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.greedy import efficient_plan
 from taccl_py.synthesis.models.cp_joint import Focus, solve_joint
-from taccl_py.synthesis.plan import lift, plan_end
+from taccl_py.synthesis.plan import lift, on_grid, plan_end
 from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.schedule import verify_schedule
 from tests.instances import ROUTED, Instance, small_messages, two_way_ring
-from tests.synthesis.drawn import problems
+from tests.synthesis.drawn import node_problems, problems
 from tests.synthesis.exhaustive import least_time_us
 from tests.synthesis.restrictions import breaks_own_first
 from tests.synthesis.tasks import search_for
@@ -81,3 +83,20 @@ def test_own_chunks_go_first_where_the_sketch_says_so():
         plan, outcome = solve_joint(search.task(joins=joins), ENOUGH, search.best_plan)
         assert outcome.status is Status.OPTIMAL
         assert breaks_own_first(lift(search.quotient, plan), sketch) == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(most_chunks=32) | node_problems(), st.integers(0, 3))
+def test_a_plan_is_in_its_own_neighbourhood(drawn, seed):
+    """With the times of its messages free it is no slower, also where a port is done with a message before the link is."""
+    search = search_for(drawn, symmetric=False)
+    plan = efficient_plan(search.quotient, search.grid, search.routes, search.joins, jitter=0.3, seed=seed)
+    if plan is None:
+        return
+    plan = on_grid(search.quotient, search.grid, search.joins, plan)
+    end = round(plan_end(plan))
+    task = replace(search.task(joins=True), lower=min(search.lower, end), upper=end)
+    found, outcome = solve_joint(task, ENOUGH, plan, focus=Focus(plan, frozenset()))
+    assert outcome.status in (Status.OPTIMAL, Status.FEASIBLE)
+    assert plan_end(found) <= end
+    assert verify_schedule(lift(search.quotient, found)) == ()
