@@ -11,11 +11,12 @@ from taccl_py.answer import Ended
 from taccl_py.collective import Kind
 from taccl_py.demand import DataDemand
 from taccl_py.errors import InputError, InvalidArtifact
+from taccl_py.pipeline.views import search
 from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Origin
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound, demand_bound
-from taccl_py.synthesis.catalog import DEMAND_ENGINES, load_engine
+from taccl_py.synthesis.catalog import DEMAND_ENGINES
 from taccl_py.synthesis.demands import (
     AUTO,
     DemandSynthesis,
@@ -148,7 +149,7 @@ def _as_collective(
 ) -> DemandSynthesis:
     """Answer of an engine of a collective."""
     asked = Demand(topology, known.kind, known.size_bytes, known.root)
-    found = load_engine(engine)(asked, Options(limits=limits), events)
+    found = search(asked, engine, Options(limits=limits), None, events)
     schedule: DemandSchedule = as_demand_schedule(found.schedule, demand)
     origin = found.schedule.origin
     proof = Proof.of(schedule.makespan_us, found.bound)

@@ -179,33 +179,33 @@ class Racer:
     ) -> list[_Result]:
         """Carry out runs, and in the same processes what is made of each outcome by a function that can be sent there."""
         limits = self._options.limits.within(self._seconds)
-        field = _Field(use, tuple(runs), second or SecondRuns(), is_enough, limits.by_work)
+        entered = _RaceRuns(use, tuple(runs), second or SecondRuns(), is_enough, limits.by_work)
         if self.over:  # processes take some runs even so
-            return [field.without_answer(run, _NO_TIME).result for run in field.runs]
+            return [entered.without_answer(run, _NO_TIME).result for run in entered.runs]
         options = replace(self._options, limits=limits)
         if self._processes is None:
-            found = self._one_by_one(field, options, events)
+            found = self._one_by_one(entered, options, events)
         else:
-            found = self._side_by_side(self._processes, field, options, events)
-        found = field.counting(found, self._deadline.left)
+            found = self._side_by_side(self._processes, entered, options, events)
+        found = entered.that_count(found, self._deadline.left)
         if limits.by_work:
             count_seconds(starts_on(PARAMS.processors, [each.seconds for each in found])[1])
-        reason = _NO_TIME if field.is_next_needed(found) else _NOT_NEEDED
-        found += [field.without_answer(run, reason) for run in field.runs[len(found) :]]
+        reason = _NO_TIME if entered.is_next_needed(found) else _NOT_NEEDED
+        found += [entered.without_answer(run, reason) for run in entered.runs[len(found) :]]
         return [each.result for each in found]
 
-    def _one_by_one(self, field: _Field[_Result], options: Options, events: Events) -> list[_Carried[_Result]]:
+    def _one_by_one(self, entered: _RaceRuns[_Result], options: Options, events: Events) -> list[_Carried[_Result]]:
         """Carry out runs in this process, up to one that is not needed."""
         found: list[_Carried[_Result]] = []
-        for run in field.runs:
-            if not field.is_next_needed(found):
+        for run in entered.runs:
+            if not entered.is_next_needed(found):
                 break
-            if self.over or field.next_start_s(found) >= self._deadline.left:
-                found.append(field.without_answer(run, _NO_TIME))
+            if self.over or entered.next_start_s(found) >= self._deadline.left:
+                found.append(entered.without_answer(run, _NO_TIME))
                 continue
             events.stage(f"{run.engine} at {run.demand.size_bytes:g} bytes")
-            limits = options.limits if field.by_work else options.limits.within(self._deadline.left)
-            found.append(_carry_out(run, replace(options, limits=limits), field.use))
+            limits = options.limits if entered.by_work else options.limits.within(self._deadline.left)
+            found.append(_carry_out(run, replace(options, limits=limits), entered.use))
         return found
 
     def spread(self, function: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
@@ -237,30 +237,30 @@ class Racer:
         return [result for result, _ in results]
 
     def _side_by_side(
-        self, processes: Workers, field: _Field[_Result], options: Options, events: Events
+        self, processes: Workers, entered: _RaceRuns[_Result], options: Options, events: Events
     ) -> list[_Carried[_Result]]:
         """Carry out runs in processes, up to one that is not needed; they end with one that is enough.
 
         When time is up or the user says stop, cancel what waits and let what runs come to its end, if that is soon.
         """
-        futures = [processes.submit(_carry_out, run, options, field.use) for run in field.first]
-        pending, waiting = set(futures), deque(field.second.runs)
+        futures = [processes.submit(_carry_out, run, options, entered.use) for run in entered.first]
+        pending, waiting = set(futures), deque(entered.second.runs)
         over_since: float | None = None
         while pending or waiting:
-            if waiting and field.makes_second_needless(field.carried(futures)):
+            if waiting and entered.makes_second_needless(entered.carried(futures)):
                 waiting.clear()
             while waiting and len(pending) < self._workers:
-                futures.append(processes.submit(_carry_out, waiting.popleft(), options, field.use))
+                futures.append(processes.submit(_carry_out, waiting.popleft(), options, entered.use))
                 pending.add(futures[-1])
             events.stage(f"race: {len(futures) - len(pending)} of {len(futures) + len(waiting)} runs")
             ready, pending = wait(pending, COMMON.poll_seconds, FIRST_COMPLETED)
             self._has_answer |= any(future.exception() is None and future.result().is_answer for future in ready)
-            done = field.carried(takewhile(Future.done, futures))
-            if pending and not all(field.is_next_needed(done[:place]) for place in range(1, len(done) + 1)):
+            done = entered.carried(takewhile(Future.done, futures))
+            if pending and not all(entered.is_next_needed(done[:place]) for place in range(1, len(done) + 1)):
                 self._is_ended = True
                 processes.abandon()
                 break
-            if field.by_work and field.next_start_s(done) >= self._deadline.left:
+            if entered.by_work and entered.next_start_s(done) >= self._deadline.left:
                 pending = {future for future in pending if not future.cancel()}
                 waiting.clear()
             if self.over:
@@ -270,7 +270,7 @@ class Racer:
                 over_since = over_since or time.monotonic()
                 if time.monotonic() - over_since > self._patience_seconds:
                     processes.abandon()
-        return field.carried(futures)
+        return entered.carried(futures)
 
     @property
     def _patience_seconds(self) -> float:
@@ -288,7 +288,7 @@ class _Carried(Generic[_Result]):
 
 
 @dataclass(frozen=True)
-class _Field(Generic[_Result]):
+class _RaceRuns(Generic[_Result]):
     """The runs of a race, and which of them are needed.
 
     Attributes
@@ -296,7 +296,7 @@ class _Field(Generic[_Result]):
     use
         What is made of each outcome.
     first, second
-        The runs.
+        Those that begin first, and those for processors that these leave free.
     is_enough
         Of the result of a run: whether those behind it are needless.
     by_work
@@ -344,7 +344,7 @@ class _Field(Generic[_Result]):
         """True if what first runs have found so far is enough."""
         return self.second.are_needless([each.result for each in found[: len(self.first)]])
 
-    def counting(self, found: Sequence[_Carried[_Result]], left: float) -> list[_Carried[_Result]]:
+    def that_count(self, found: Sequence[_Carried[_Result]], left: float) -> list[_Carried[_Result]]:
         """Results up to the first run that is not needed; of runs that begin after so many counted seconds, that there was no time."""
         kept: list[_Carried[_Result]] = []
         for run, each in zip(self.runs, found, strict=False):
