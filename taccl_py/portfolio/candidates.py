@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice, pairwise
+from itertools import chain, islice, pairwise, zip_longest
 
 from taccl_py.pipeline.search import require_valid
 from taccl_py.schedule.ir import Schedule
@@ -27,10 +27,12 @@ from taccl_py.tolerances import CLOSE_TO_BOUND, RELATIVE
 _EVERY = 2
 # An algorithm that is slower by less than this may have a program that is faster, as not every program keeps its schedule's time.
 _NEAR = 0.03
-# Between two sizes that lie no further apart than by this factor an engine is asked only if it may save more than this part.
-_CLOSE, _LEAST_GAIN = 4.5, 0.003
-# Where it was slower than the best by more than this at two sizes, no further apart than by this factor, it is not asked between these.
-_BEATEN, _FAR = 0.1, 300.0
+# Between two sizes an engine is asked only if it may save more than this part, and not if it was slower by more than this at both.
+_LEAST_GAIN, _BEATEN = 0.005, 0.1
+# Beyond all its sizes it is asked only if the line through the nearest two is not above the best by more than this.
+_BEYOND = 0.03
+# Sizes asked in a first round lie no further apart than by this factor.
+_FAR = 300.0
 # Engines that construct are asked at so many sizes at a time, from the largest one down; searches from the widest gap on, until one time
 # all of them find nothing better.
 _SIZES_AT_ONCE = 2
@@ -89,7 +91,7 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
     one first: where they find nothing better there, they are not asked where the gap is narrower, and narrower and finer ones not at all.
     Should time run out, then where least is lost: the engine that is seldom beaten goes first, and all begin with sizes far apart,
     which leaves no size far from one that was answered; trees and flows, which are for large sizes, begin with these, at the largest
-    one among the first. What was found at other sizes tells where an engine need not be asked (`_Candidates.may_gain`).
+    one beside the second round of the others. What was found at other sizes tells where an engine need not be asked (`_Candidates.may_gain`).
     """
     low, high = (round(probes[i].demand.size_bytes) for i in (0, -1))
     found = _Candidates()
@@ -106,17 +108,12 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
     def following(demand: Demand) -> list[EngineRun]:
         return [run for run in quick_runs(demand) if run not in leading_runs(demand)]
 
-    rounds: list[list[Probe]] = [*_far_apart(fewer), []]
-    first, second, *others = rounds
+    first, *others = _far_apart(fewer)
     race((leading_runs, first), (following, first))
     is_closed = probes[-1].gap(found.candidates) <= _CLOSE_AT_LAST
-    race(
-        (leading_runs, chain(second, *others)),
-        (constructive_runs, [] if is_closed else probes[-1:]),
-        (following, second),
-    )
-    for some in others:
-        race((following, some))
+    largest = [] if is_closed else [probes[-1:]]
+    for last, some in zip_longest(largest, others, fillvalue=()):
+        race((constructive_runs, last), (leading_runs, some), (following, some))
     if not any(found.has_answered(run.engine) for run in leading_runs(probes[-1].demand)):
         race((left_out_runs, fewer))
     falling = iter(found.wide(fewer[:-1])[::-1])
@@ -225,27 +222,25 @@ class _Candidates:
     def may_gain(self, run: EngineRun) -> bool:
         """False if what an engine found at other sizes tells that it is hardly faster than the best so far at the run's.
 
-        An algorithm's time is nearly a straight line from one size to another that is close to it, so the least time of many is concave:
-        between the two an engine finds nothing below the line between its times there. On the far side of all its sizes, what lost to
-        others at the nearest one, and more than at the next, is taken to lose more.
+        An algorithm's time is nearly a straight line over sizes, and so the least time of many is nearly concave: between two sizes an engine
+        finds nothing below the line between its times there, and beyond all its sizes little below the line through the nearest two.
         """
         size, times_us = run.demand.size_bytes, self._times_us.get(run.engine, {})
         below = sorted((other for other in times_us if other < size), reverse=True)
         above = sorted(other for other in times_us if other > size)
-        if not below or not above:
-            lost = [times_us[other] / self._best_us(other, but=run.engine) - 1 for other in (below or above)[:2]]
-            return len(lost) < 2 or lost[0] <= max(_BEATEN, lost[1])
-        low, high = below[0], above[0]
-        if high <= _CLOSE * low:
-            line_us = times_us[low] + (times_us[high] - times_us[low]) * (size - low) / (high - low)
-            return line_us < self._best_us(size) * (1 - _LEAST_GAIN)
-        is_beaten = all(times_us[other] > (1 + _BEATEN) * self._best_us(other) for other in (low, high))
-        return high > _FAR * low or not is_beaten
+        nearest = [*below[:1], *above[:1]] if below and above else (below or above)[:2]
+        if len(nearest) < 2:
+            return True
+        low, high = sorted(nearest)
+        line_us = times_us[low] + (times_us[high] - times_us[low]) * (size - low) / (high - low)
+        if not low < size < high:
+            return line_us < self._best_us(size) * (1 + _BEYOND)
+        is_beaten = all(times_us[other] > (1 + _BEATEN) * self._best_us(other) for other in nearest)
+        return not is_beaten and line_us < self._best_us(size) * (1 - _LEAST_GAIN)
 
-    def _best_us(self, size_bytes: float, *, but: str = "") -> float:
-        """Least time at a size, of engines but one."""
-        others = (candidate for candidate in self.candidates if candidate.engine != but)
-        return min((candidate.curve.time_us(size_bytes) for candidate in others), default=math.inf)
+    def _best_us(self, size_bytes: float) -> float:
+        """Least time at a size so far."""
+        return min((candidate.curve.time_us(size_bytes) for candidate in self.candidates), default=math.inf)
 
 
 def _makes_needless(one: CostCurve, other: CostCurve) -> bool:

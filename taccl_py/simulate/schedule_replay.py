@@ -31,10 +31,6 @@ class AffineTime:
         """Time in microseconds."""
         return self.fixed_us + self.us_per_mb * chunk_mb
 
-    def plus(self, other: AffineTime) -> AffineTime:
-        """Return the time of one after the other."""
-        return AffineTime(self.fixed_us + other.fixed_us, self.us_per_mb + other.us_per_mb)
-
 
 @dataclass(frozen=True, slots=True)
 class ReplayTurn:

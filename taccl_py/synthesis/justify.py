@@ -21,7 +21,6 @@ from taccl_py.solvers.limits import Limits, Over
 from taccl_py.synthesis.engine import Demand, Proof, Synthesis
 from taccl_py.synthesis.sums import adds_up
 from taccl_py.tolerances import RELATIVE
-from taccl_py.topology.model import Topology
 from taccl_py.topology.translations import translations_of
 from taccl_py.work import count_work
 
@@ -98,28 +97,7 @@ def _with_starts(
     untimed = [
         UntimedMessage(m.link, m.chunks, m.start_us, m.end_us, m.reduce, packed=m.packed) for m in schedule.messages
     ]
-    timed = _timed(schedule.topology, sizes_bytes, untimed, starts_us)
-    found = tuple(Message(d.link, d.chunks, d.start, d.end, d.reduce, d.packed) for d in timed)
-    better = replace(schedule, messages=found)
-    if better.makespan_us >= schedule.makespan_us or (schedule.collective.reduces and not adds_up(better)):
-        return schedule
-    return better
-
-
-def justified_untimed(
-    topology: Topology, sizes_bytes: Sequence[float], untimed: Sequence[UntimedMessage]
-) -> list[UntimedMessage]:
-    """Messages of a plan with possible times, every one having a size of its own, at times at which they end no later."""
-    return _timed(topology, sizes_bytes, untimed, JustifiedMessages.justified)
-
-
-def _timed(
-    topology: Topology,
-    sizes_bytes: Sequence[float],
-    untimed: Sequence[UntimedMessage],
-    starts_us: Callable[[JustifiedMessages, Sequence[float]], Sequence[float]],
-) -> list[UntimedMessage]:
-    plan = PlanDependences.of(topology, untimed)
+    topology, plan = schedule.topology, PlanDependences.of(schedule.topology, untimed)
     line = JustifiedMessages(
         plan.deliveries,
         [topology.message_us(each.link, size) for each, size in zip(untimed, sizes_bytes, strict=True)],
@@ -128,7 +106,12 @@ def _timed(
             for each, size in zip(untimed, sizes_bytes, strict=True)
         ],
     )
-    return plan.sent_by(starts_us(line, [each.start for each in untimed]), sizes_bytes)
+    timed = plan.sent_by(starts_us(line, [each.start for each in untimed]), sizes_bytes)
+    found = tuple(Message(d.link, d.chunks, d.start, d.end, d.reduce, d.packed) for d in timed)
+    better = replace(schedule, messages=found)
+    if better.makespan_us >= schedule.makespan_us or (schedule.collective.reduces and not adds_up(better)):
+        return schedule
+    return better
 
 
 @dataclass(frozen=True, slots=True)
