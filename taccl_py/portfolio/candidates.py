@@ -27,10 +27,9 @@ from taccl_py.tolerances import CLOSE_TO_BOUND, RELATIVE
 _EVERY = 2
 # An algorithm that is slower by less than this may have a program that is faster, as not every program keeps its schedule's time.
 _NEAR = 0.03
-# Between two sizes an engine is asked only if it may save more than this part, and not if it was slower by more than this at both.
+# Between two sizes an engine is asked only if it may save more than this part, and not if it was slower by more than this at both;
+# beyond all its sizes only if the line through the nearest two is not above the best by more than that.
 _LEAST_GAIN, _BEATEN = 0.005, 0.1
-# Beyond all its sizes it is asked only if the line through the nearest two is not above the best by more than this.
-_BEYOND = 0.03
 # Sizes asked in a first round lie no further apart than by this factor.
 _FAR = 300.0
 # Engines that construct are asked at so many sizes at a time, from the largest one down; searches from the widest gap on, until one time
@@ -234,7 +233,7 @@ class _Candidates:
         low, high = sorted(nearest)
         line_us = times_us[low] + (times_us[high] - times_us[low]) * (size - low) / (high - low)
         if not low < size < high:
-            return line_us < self._best_us(size) * (1 + _BEYOND)
+            return line_us < self._best_us(size) * (1 + _BEATEN)
         is_beaten = all(times_us[other] > (1 + _BEATEN) * self._best_us(other) for other in nearest)
         return not is_beaten and line_us < self._best_us(size) * (1 - _LEAST_GAIN)
 
