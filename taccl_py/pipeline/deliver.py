@@ -43,6 +43,9 @@ _REPLAY_TOLERANCE = 0.002
 # Chunks that all messages carry together: beyond which ranks are lowered one by one where they are symmetric, as all at once take
 # seconds; and beyond which chunks are copied for that, as all at once take minutes.
 _MANY_CHUNKS, _MOST_CHUNKS = 20_000, 200_000
+# Ranks for each one that is lowered, at least, for that to pay: alone a rank takes about four times its part of all at once, perhaps in
+# several rounds (two MI250X nodes, trees of AllReduce of 256 MiB, two ranks for each: 18 s one by one, 6 s at once).
+_LEAST_IMAGES = 8
 # Seconds of work that may be repeated after an interrupt.
 _SOON_S = 2.0
 # A replay within this factor of the schedule's time keeps its promise.
@@ -150,13 +153,13 @@ def lower_unverified(
 
 
 def _lower_as_group(schedule: Schedule, options: LoweringOptions, carried: int) -> Lowered | None:
-    """A symmetric schedule, lowered rank by rank; None if it is not symmetric, or ranks do not fit together, or wait too long.
+    """A symmetric schedule, lowered rank by rank; None if it is not symmetric enough, or ranks do not fit together, or wait too long.
 
     Chunks of ranks that some image parts (of two nodes, at most) are copied together, which real memory takes its time for. Only where
     all ranks at once would take minutes is that the better choice.
     """
     group = as_group(schedule)
-    if group is None:
+    if group is None or len(group.roots) * _LEAST_IMAGES > schedule.topology.num_ranks:
         return None
     try:
         seams = group.seams if carried > _MOST_CHUNKS and schedule.topology.num_nodes > 1 else frozenset()
