@@ -45,7 +45,7 @@ _REPLAY_TOLERANCE = 0.002
 _MANY_CHUNKS, _MOST_CHUNKS = 20_000, 200_000
 # Ranks for each one that is lowered, at least, for that to pay: alone a rank takes about four times its part of all at once, perhaps in
 # several rounds (two MI250X nodes, trees of AllReduce of 256 MiB, two ranks for each: 18 s one by one, 6 s at once).
-_LEAST_IMAGES = 8
+_LEAST_IMAGES = 6
 # Seconds of work that may be repeated after an interrupt.
 _SOON_S = 2.0
 # A replay within this factor of the schedule's time keeps its promise.

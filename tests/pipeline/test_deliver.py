@@ -25,7 +25,7 @@ from tests.lowering.cases import MB, shared_nic
 
 pytestmark = quiet_pulp
 
-SHORT = Options(limits=Limits(seconds=0.5, workers=1, seed=7))
+SHORT = Options(limits=Limits(seconds=0.5, workers=1, seed=7, by_work=True))
 
 
 # Requests
@@ -373,6 +373,17 @@ def test_what_images_would_tear_apart_is_lowered_all_at_once_unless_it_is_very_l
     schedule = symmetric()
     whole = symmetric_whole()
     monkeypatch.setattr(deliver, "_MANY_CHUNKS", 0)
+    monkeypatch.setattr(deliver, "_lower_by_ranks", lambda *_: pytest.fail("rank by rank"))
+    assert lower_and_verify(schedule, LoweringOptions(EXECUTOR)).text == whole.text
+
+
+def test_where_each_rank_stands_for_few_they_are_lowered_all_at_once(monkeypatch):
+    """One rank of a node stands for those of six nodes."""
+    schedule = symmetric()
+    whole = symmetric_whole()
+    monkeypatch.setattr(deliver, "_MANY_CHUNKS", 0)
+    monkeypatch.setattr(deliver, "_MOST_CHUNKS", 0)
+    monkeypatch.setattr(deliver, "_LEAST_IMAGES", 7)
     monkeypatch.setattr(deliver, "_lower_by_ranks", lambda *_: pytest.fail("rank by rank"))
     assert lower_and_verify(schedule, LoweringOptions(EXECUTOR)).text == whole.text
 
