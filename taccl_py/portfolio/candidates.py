@@ -113,7 +113,7 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
     is_closed = probes[-1].gap(found.candidates) <= _CLOSE_AT_LAST
     largest = [] if is_closed else [probes[-1:]]
     for last, some in zip_longest(largest, others, fillvalue=()):
-        race((constructive_runs, last), (leading_runs, some), (following, some))
+        race((leading_runs, some), (constructive_runs, last), (following, some))
     if not any(found.has_answered(run.engine) for run in leading_runs(probes[-1].demand)):
         race((left_out_runs, fewer))
     falling = iter(found.wide(fewer[:-1])[::-1])
