@@ -68,12 +68,17 @@ class SizedCandidate:
         """Time of the program at its own size, in times of its schedule's."""
         return self.curve.time_us(self.at_bytes) / self.candidate.curve.time_us(self.at_bytes)
 
+    @property
+    def num_messages(self) -> int:
+        """Number of messages, by which it takes longer or shorter to make a program."""
+        return len(self.candidate.schedule.messages)
+
     def is_made_for(self, size: int, *, own: bool) -> bool:
         """True if the candidate's program for a size is probably no faster, or not worth the time to find out.
 
         Of a candidate's own size, for which it was found, only a program that keeps the schedule's promise tells that.
         """
-        number = len(self.candidate.schedule.messages)
+        number = self.num_messages
         if number > _VERY_MANY_MESSAGES:
             return True
         worth = _WORTH_MANY if number > _MANY_MESSAGES else _WORTH
@@ -123,8 +128,11 @@ def lower_variants(
     tries = _Tries(candidates, sizes, options)
 
     def try_all(tasks: list[_UnloweredVariant]) -> None:
-        for task, made in zip(tasks, racer.spread(_lowered_if_possible, tasks), strict=True):
-            tries.take(task, made)
+        made = racer.spread_longest_first(
+            _lowered_if_possible, tasks, lambda task: len(task.candidate.schedule.messages)
+        )
+        for task, result in zip(tasks, made, strict=True):
+            tries.take(task, result)
 
     try_all(list(largest.values()))
     # Small sizes first, whose programs take least; neighbouring ones together, which take about as long.

@@ -29,6 +29,14 @@ class Coefficients:
     column: IntArray
     value: FloatArray
 
+    def above(self, other: Coefficients, num_rows: int) -> Coefficients:
+        """These, which are so many rows, and below them those of another matrix."""
+        return Coefficients(
+            np.concatenate([self.row, other.row + num_rows]),
+            np.concatenate([self.column, other.column]),
+            np.concatenate([self.value, other.value]),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Optimum:

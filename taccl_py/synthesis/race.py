@@ -236,6 +236,14 @@ class Racer:
         count_seconds(_of_last(results) / PARAMS.processors)
         return [result for result, _ in results]
 
+    def spread_longest_first(
+        self, function: Callable[[_Item], _Result], items: Sequence[_Item], length: Callable[[_Item], float]
+    ) -> list[_Result]:
+        """Results of a function for all items, in their order; what takes longest is begun first, so that processes end together."""
+        order = sorted(range(len(items)), key=lambda place: -length(items[place]))
+        found = dict(zip(order, self.spread(function, [items[place] for place in order]), strict=True))
+        return [found[place] for place in range(len(items))]
+
     def _side_by_side(
         self, processes: Workers, entered: _RaceRuns[_Result], options: Options, events: Events
     ) -> list[_Carried[_Result]]:

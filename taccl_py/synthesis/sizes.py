@@ -6,13 +6,15 @@ Columns are the sizes, then the starts of the messages, then the time.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
+from taccl_py.solvers.classes import inner_optimum
 from taccl_py.solvers.limits import Limits
-from taccl_py.solvers.sparse import Coefficients, SparseProgram
+from taccl_py.solvers.sparse import Coefficients
 from taccl_py.tolerances import DIGITS
 
 
@@ -96,35 +98,71 @@ def best_sizes(chains: Chains, limits: Limits) -> Sizes | None:
     if sum(map(len, chains.brought_by)) > limits.seconds * PARAMS.rows_per_second:
         return None
     num_pieces = sum(len(shard) for shard in chains.shards)
-    end = num_pieces + len(chains.pieces)
+    num_columns = num_pieces + len(chains.pieces) + 1
     # Times in units of the order of a message's, so that all figures are of one order.
     unit_us = chains.scale_us / len(chains.pieces) ** 0.5
-    rows = ConstraintRows()
-    for shard in chains.shards:
-        rows.add([(piece, 1.0) for piece in shard], len(shard), len(shard))
-
-    def after(column: int, message: int, cost: MessageTime) -> None:
-        """Let a column come so long after the start of a message."""
-        sizes = [(piece, -cost.piece_us / unit_us) for piece in chains.pieces[message]]
-        rows.add([(column, 1.0), (num_pieces + message, -1.0), *sizes], cost.alpha_us / unit_us)
-
-    for message, earlier_ones in enumerate(chains.brought_by):
-        for earlier in earlier_ones:
-            for cost in chains.costs[earlier]:
-                after(num_pieces + message, earlier, cost)
-        for cost in chains.costs[message]:
-            after(end, message, cost)
-    for turn in chains.turns:
-        after(num_pieces + turn.later, turn.earlier, turn.cost)
-    objective = np.zeros(end + 1)
-    objective[end] = 1.0
-    program = SparseProgram(objective, rows.matrix(), np.array(rows.low), np.array(rows.high), inner=True)
-    optimum = program.solve(limits)
+    pieces, numbers = np.array([*chain.from_iterable(chains.shards)]), np.array([len(shard) for shard in chains.shards])
+    whole = Coefficients(np.repeat(np.arange(len(numbers)), numbers), pieces, np.ones(num_pieces))
+    waits = [*_waits(chains, num_columns - 1, num_pieces)]
+    alphas_us = np.array([wait.cost.alpha_us for wait in waits])
+    objective = np.zeros(num_columns)
+    objective[-1] = 1.0
+    optimum = inner_optimum(
+        objective,
+        whole.above(_rows_of_waits(waits, chains.pieces, num_pieces, unit_us), len(numbers)),
+        np.concatenate([numbers, alphas_us / unit_us]),
+        np.concatenate([numbers, np.full(len(waits), np.inf)]),
+        limits,
+    )
     if optimum is None:
         return None
     # Rounded, so that equal sizes are equal whatever the solver's last digits are.
     sizes = np.maximum(optimum.values[:num_pieces], 0.0).round(DIGITS)
     return Sizes(tuple(sizes.tolist()), optimum.objective * unit_us)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """A column that is to come after the start of a message, for so long as that takes."""
+
+    column: int
+    message: int
+    cost: MessageTime
+
+
+def _waits(chains: Chains, end: int, num_pieces: int) -> Iterator[_Wait]:
+    """All of them; starts of messages are in the columns after those of pieces."""
+    for message, earlier_ones in enumerate(chains.brought_by):
+        for earlier in earlier_ones:
+            for cost in chains.costs[earlier]:
+                yield _Wait(num_pieces + message, earlier, cost)
+        for cost in chains.costs[message]:
+            yield _Wait(end, message, cost)
+    for turn in chains.turns:
+        yield _Wait(num_pieces + turn.later, turn.earlier, turn.cost)
+
+
+def _rows_of_waits(
+    waits: Sequence[_Wait], pieces: Sequence[Sequence[int]], num_pieces: int, unit_us: float
+) -> Coefficients:
+    """A row each: the column less the start of the message and the times of its pieces."""
+    message = np.array([wait.message for wait in waits])
+    piece_us = np.array([wait.cost.piece_us for wait in waits])
+    count = np.array([len(each) for each in pieces])
+    first = np.concatenate([[0], np.cumsum(count)])
+    # Of every row, the places of its message's pieces in a list of all messages' pieces.
+    row = np.arange(len(waits))
+    of_piece = np.repeat(row, count[message])
+    place = np.arange(len(of_piece)) + np.repeat(
+        first[message] - np.cumsum(count[message]) + count[message], count[message]
+    )
+    return Coefficients(
+        np.concatenate([row, row, of_piece]),
+        np.concatenate(
+            [[wait.column for wait in waits], num_pieces + message, np.array([*chain.from_iterable(pieces)])[place]]
+        ),
+        np.concatenate([np.ones(len(waits)), np.full(len(waits), -1.0), -piece_us[of_piece] / unit_us]),
+    )
 
 
 def undominated(costs: Sequence[MessageTime]) -> list[MessageTime]:

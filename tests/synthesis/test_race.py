@@ -153,6 +153,17 @@ def test_by_work_items_are_asked_for_as_if_there_were_two_processors(workers):
     assert taken == list(range(8))
 
 
+def test_what_takes_longest_is_begun_first_and_results_keep_their_order():
+    begun = []
+
+    def note(number):
+        begun.append(number)
+        return -number
+
+    assert Racer(Options(), 1.0, 1).spread_longest_first(note, [2, 5, 3], float) == [-2, -5, -3]
+    assert begun == [5, 3, 2]
+
+
 def test_by_work_a_run_that_would_begin_too_late_has_no_answer(monkeypatch):
     """Four seconds each on two processors: the first two begin at 0, the next two at 4, and the fifth at 8, after 6."""
     monkeypatch.setattr("taccl_py.synthesis.race.load_engine", _counting_engine)

@@ -32,6 +32,6 @@ def test_whole_parts_go_to_the_largest_remainders():
 
 
 def test_a_program_that_would_take_longer_to_build_than_there_is_time_is_not_begun(monkeypatch):
-    monkeypatch.setattr("taccl_py.synthesis.sizes.ConstraintRows", None)
+    monkeypatch.setattr("taccl_py.synthesis.sizes.inner_optimum", None)
     costs = [[MessageTime(1.0, 10.0)]] * 2
     assert best_sizes(Chains([range(1)], [[0], [0]], costs, [[], [0]], [], 20.0), Limits(seconds=0.0)) is None

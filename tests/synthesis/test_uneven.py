@@ -57,6 +57,23 @@ def test_sizes_are_as_near_as_the_counts_allow():
     assert found.makespan_us == pytest.approx(9.0)
 
 
+def test_sizes_are_not_found_again_for_an_order_that_is_far_slower(monkeypatch):
+    """Sizes for the order that they ask for are found as often as it is not slower by much; of one that is, never."""
+    found, numbers, best_sizes = [], [], uneven._best_sizes
+
+    def noted(*arguments):
+        found.append(best_sizes(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(uneven, "_best_sizes", noted)
+    for factor in (uneven.PARAMS.order_factor, 0.0):
+        monkeypatch.setattr(uneven, "PARAMS", replace(uneven.PARAMS, order_factor=factor))
+        recut(two_lanes(), FinerChunks(POWERS, MAX_COUNT), LIMITS)
+        numbers.append(len(found))
+        found.clear()
+    assert numbers == [2, 1]
+
+
 def test_chunks_of_no_use_are_left_out():
     """Alpha of the slow link is so large that it is best not to use it, but for the chunk that is on its way anyway."""
     topology = machine(2, [Link(0, 1, 1.0, 10.0), Link(0, 1, 50.0, 30.0), Link(1, 0, 1.0, 10.0)])

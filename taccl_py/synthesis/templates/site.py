@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -218,58 +218,50 @@ class TemplateSite:
     def path(self, ranks: Sequence[int], first: int) -> tuple[int, ...] | None:
         """Order of the ranks, from the first one, in which each is linked to the next; None if not found."""
         rest = (first, *(rank for rank in ranks if rank != first))
-        return _ordered(
-            rest,
-            lambda order, rank: self.linked(order[-1], rank),
-            self._preference(rest, [0] * self.topology.num_resources),
-        )
+        cost_us = self._costs_us([0] * self.topology.num_resources)
+        return _ordered(rest, lambda order, rank: self.linked(order[-1], rank), self._preference(rest, cost_us))
 
     def cycle(self, ranks: Sequence[int], load: Sequence[int]) -> tuple[int, ...] | None:
         """Order of the ranks in which each is linked to the next and the last to the first; None if not found.
 
         The slowest link on the cycle, beside a load (messages on every link and port), is as quick as it can be made easily.
         """
-        cost_us = {
-            pair: min(self._loaded_us(link, load) for link in links)
-            for pair, links in self.topology.links_between.items()
-        }
+        cost_us = self._costs_us(load)
         members = set(ranks)
-        least_us = max(
-            min((us for (a, b), us in cost_us.items() if rank == (a, b)[end] and {a, b} <= members), default=math.inf)
-            for rank in ranks
-            for end in (0, 1)
-        )
+        quickest_us = {(rank, end): math.inf for rank in ranks for end in (0, 1)}
+        for pair, us in cost_us.items():
+            if members.issuperset(pair):
+                for end, rank in enumerate(pair):
+                    quickest_us[rank, end] = min(quickest_us[rank, end], us)
+        least_us = max(quickest_us.values())
         limits_us = sorted({us for us in cost_us.values() if us >= least_us})
         for limit_us in dict.fromkeys((*limits_us[: PARAMS.slowest_link_limits], *limits_us[-1:])):
-            found = self._cycle_within(ranks, load, {pair for pair, us in cost_us.items() if us <= limit_us})
+            found = self._cycle_within(ranks, cost_us, limit_us)
             if found is not None:
                 return found
         return None
 
     def _cycle_within(
-        self, ranks: Sequence[int], load: Sequence[int], usable: set[tuple[int, int]]
+        self, ranks: Sequence[int], cost_us: Mapping[tuple[int, int], float], limit_us: float
     ) -> tuple[int, ...] | None:
-        return _ordered(
-            ranks,
-            lambda order, rank: (order[-1], rank) in usable,
-            self._preference(ranks, load),
-            lambda order: (order[-1], order[0]) in usable,
-        )
+        def leads_to(order: list[int], rank: int) -> bool:
+            return cost_us.get((order[-1], rank), math.inf) <= limit_us
 
-    def _preference(self, ranks: Sequence[int], load: Sequence[int]) -> Callable[[int, int], float]:
+        return _ordered(ranks, leads_to, self._preference(ranks, cost_us), lambda order: leads_to(order, order[0]))
+
+    def _preference(
+        self, ranks: Sequence[int], cost_us: Mapping[tuple[int, int], float]
+    ) -> Callable[[int, int], float]:
         """Cost of going on to a rank: that of the link, and a little for ranks that many others lead to."""
         members = set(ranks)
         num_neighbours = {rank: sum(other in members for other in self.neighbours[rank]) for rank in ranks}
         most = 1 + max(num_neighbours.values())
+        return lambda src, dst: cost_us[src, dst] * (1 + 0.01 * num_neighbours[dst] / most)
 
-        def cost(src: int, dst: int) -> float:
-            link_us = min(self._loaded_us(link, load) for link in self.topology.links_between[src, dst])
-            return link_us * (1 + 0.01 * num_neighbours[dst] / most)
-
-        return cost
-
-    def _loaded_us(self, link: int, load: Sequence[int]) -> float:
-        return max([busy_us * (1 + load[resource]) for resource, busy_us in self._busy_us[link]])
+    def _costs_us(self, load: Sequence[int]) -> dict[tuple[int, int], float]:
+        """Of linked ranks, for how long the quickest link between them is busy beside a load."""
+        link_us = [max(busy_us * (1 + load[resource]) for resource, busy_us in busy) for busy in self._busy_us]
+        return {pair: min(link_us[link] for link in links) for pair, links in self.topology.links_between.items()}
 
     @cached_property
     def _busy_us(self) -> tuple[tuple[tuple[int, float], ...], ...]:

@@ -53,6 +53,7 @@ from taccl_py.synthesis.trees.transfers import PieceTransfer, gather_transfers, 
 from taccl_py.synthesis.trees.tree_packing import ROUTED, TreePacking
 from taccl_py.synthesis.trees.turnaround import turned_around
 from taccl_py.synthesis.trees.work import StagesOnly, TreeSearch
+from taccl_py.synthesis.uneven import PARAMS as UNEVEN
 from taccl_py.synthesis.uneven import fit_to_size, usable_counts
 from taccl_py.tolerances import DIGITS, ROUNDED
 from taccl_py.units import BYTES_PER_MB
@@ -257,7 +258,8 @@ class _TreesRun:
         if not found:
             raise LimitReached("no schedule was found; give more time with --time-limit")
         best = best_of(found)
-        kept = [best, *coarser(found), *self._usable(found), *rivals(best, found)]
+        most_sized = UNEVEN.most_messages / len(base.network.images)
+        kept = [best, *coarser(found), *self._usable(found), *rivals(best, found, most_sized)]
         return list({id(choice): choice for choice in kept}.values())
 
     def _bettering(self, network: CapacityNetwork) -> Bettering:
