@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice, pairwise, zip_longest
+from itertools import islice, pairwise, zip_longest
 
 from taccl_py.pipeline.search import require_valid
 from taccl_py.schedule.ir import Schedule
@@ -113,14 +113,16 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
     is_closed = probes[-1].gap(found.candidates) <= _CLOSE_AT_LAST
     largest = [] if is_closed else [probes[-1:]]
     for last, some in zip_longest(largest, others, fillvalue=()):
-        race((leading_runs, some), (constructive_runs, last), (following, some))
+        # What takes longest is begun first, so that all processes have work to the end of a round.
+        falling = sorted(some, key=lambda probe: -probe.demand.size_bytes)
+        race((leading_runs, falling), (constructive_runs, last), (following, falling))
     if not any(found.has_answered(run.engine) for run in leading_runs(probes[-1].demand)):
         race((left_out_runs, fewer))
-    falling = iter(found.wide(fewer[:-1])[::-1])
-    while some := list(islice(falling, _SIZES_AT_ONCE)):
+    smaller = iter(found.wide(fewer[:-1])[::-1])
+    while some := list(islice(smaller, _SIZES_AT_ONCE)):
         race((constructive_runs, some))
     between = found.wide([probe for probe in probes if probe not in fewer])
-    race((quick_runs, chain.from_iterable(_far_apart(between))))
+    race((quick_runs, between[::-1]))
     for runs, some in _searches(fewer, found):
         race((runs, some))
     return found.candidates

@@ -1,4 +1,4 @@
-"""Linear programs solved by classes: columns and rows that look the same are one.
+"""Optimum of a linear program by classes: columns and rows that look the same are one.
 
 The mean of an optimum over classes of columns is an optimum too where all rows of a class have the same entries in every class of
 columns, and all columns of a class the same ones in every class of rows. Such classes are found by colour refinement: all columns of
@@ -16,12 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl_py.solvers.limits import Limits
-from taccl_py.solvers.sparse import Coefficients, FloatArray, IntArray, Optimum, SparseProgram
+from taccl_py.solvers.sparse import Coefficients, FloatArray, IntArray, SparseProgram
 
 _Hashes = NDArray[np.uint64]
 
-# Fewer rows take no time to speak of as they are.
-_MANY_ROWS = 5_000
 # Odd numbers with which bits are mixed (SplitMix64), of which the first also sets apart hashes that are not to be alike.
 _APART, _ONE, _OTHER = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
@@ -54,15 +52,15 @@ class LinearClasses:
                 return LinearClasses(of_column, of_row)
 
 
-def inner_optimum(
+def least_cost(
     cost: FloatArray, matrix: Coefficients, row_low: FloatArray, row_high: FloatArray, limits: Limits
-) -> Optimum | None:
-    """Solve a program as `SparseProgram` takes it by interior points alone; what is alike gets the same value.
+) -> float | None:
+    """Cost of an optimum, which is that of the program of one column and one row of each class.
 
     Parameters
     ----------
     cost, matrix, row_low, row_high
-        The program: minimize ``cost @ x`` with ``row_low <= A x <= row_high`` and ``x >= 0``.
+        The program as `SparseProgram` takes it: minimize ``cost @ x`` with ``row_low <= A x <= row_high`` and ``x >= 0``.
     limits
         Time, and the user's interrupt; None is returned where they come first or there is no solution.
 
@@ -71,18 +69,13 @@ def inner_optimum(
     PackageMissing
         If highspy is not installed.
     """
-    if len(row_low) < _MANY_ROWS:
-        return SparseProgram(cost, matrix, row_low, row_high, inner=True).solve(limits)
     classes = LinearClasses.of(cost, matrix, row_low, row_high)
     first_row = np.unique(classes.of_row, return_index=True)[1]
     kept = first_row[classes.of_row[matrix.row]] == matrix.row
     entries = Coefficients(classes.of_row[matrix.row[kept]], classes.of_column[matrix.column[kept]], matrix.value[kept])
     costs = np.asarray(np.bincount(classes.of_column, weights=cost), dtype=np.float64)
     optimum = SparseProgram(costs, entries, row_low[first_row], row_high[first_row], inner=True).solve(limits)
-    if optimum is None:
-        return None
-    prices = optimum.prices / np.bincount(classes.of_row)
-    return Optimum(optimum.objective, optimum.values[classes.of_column], prices[classes.of_row])
+    return None if optimum is None else optimum.objective
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 import pytest
 
 from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis import sizes
 from taccl_py.synthesis.sizes import Chains, MessageTime, PortTurn, apportion, best_sizes, undominated
 
 
@@ -21,6 +24,15 @@ def test_the_last_of_a_chain_waits_for_those_before_it():
     assert found.time_us == pytest.approx(22.0, rel=1e-4)
 
 
+def test_of_many_rows_sizes_that_are_not_below_a_time_are_not_looked_for(monkeypatch):
+    """The first example, 15 us: at least that is known by classes, and the program as it is is solved only where it is asked for less."""
+    monkeypatch.setattr(sizes, "PARAMS", replace(sizes.PARAMS, many_rows=0))
+    chains = Chains([range(2)], [[0], [1]], [[MessageTime(0.0, 10.0)], [MessageTime(0.0, 30.0)]], [[], []], [], 20.0)
+    assert best_sizes(chains, Limits(), below_us=16.0) == best_sizes(chains, Limits())
+    monkeypatch.setattr(sizes, "SparseProgram", None)
+    assert best_sizes(chains, Limits(), below_us=14.0) is None
+
+
 def test_costs_that_others_exceed_do_not_count():
     costs = [MessageTime(1.0, 2.0), MessageTime(2.0, 3.0), MessageTime(3.0, 1.0), MessageTime(2.0, 3.0)]
     assert undominated(costs) == [MessageTime(2.0, 3.0), MessageTime(3.0, 1.0)]
@@ -32,6 +44,6 @@ def test_whole_parts_go_to_the_largest_remainders():
 
 
 def test_a_program_that_would_take_longer_to_build_than_there_is_time_is_not_begun(monkeypatch):
-    monkeypatch.setattr("taccl_py.synthesis.sizes.inner_optimum", None)
+    monkeypatch.setattr("taccl_py.synthesis.sizes.SparseProgram", None)
     costs = [[MessageTime(1.0, 10.0)]] * 2
     assert best_sizes(Chains([range(1)], [[0], [0]], costs, [[], [0]], [], 20.0), Limits(seconds=0.0)) is None

@@ -27,7 +27,7 @@ def fitted(demand: Demand, plan: TemplatePlan, over: Over = never, *, promised_u
 
     The order of the plan at links and ports is kept, or what has the longest path to go is sent first, whichever is faster; where time
     is over, it is kept. If it does not keep what the plan promised, what the plan starts first is also sent first of what can be sent,
-    so that nothing that comes late holds up what is there, and sums are also packed, or moved to scratch.
+    so that nothing that comes late holds up what is there.
     """
     topology, collective = demand.topology, demand.collective(plan.chunks_per_rank)
     chunk_bytes = demand.chunk_bytes(collective)
@@ -40,8 +40,7 @@ def fitted(demand: Demand, plan: TemplatePlan, over: Over = never, *, promised_u
     blocks = _blocks(collective, [*whole, *packed])
     timed_of = partial(_timed, topology, chunk_bytes, blocks)
     found = list(until(over, timed_of(whole, promised_us=promised_us)))
-    is_kept = min(timed.end_us for timed in found) <= promised_us < math.inf
-    if collective.reduces and len(found[0].untimed) > len(whole) and not is_kept and not over():
+    if collective.reduces and len(found[0].untimed) > len(whole) and not over():
         # Sums that do not lie together can be packed, or moved to scratch for good, for copies that others need not.
         copying = list(until(over, chain(timed_of(packed), timed_of(whole, as_named=True))))
         least_us = min(timed.end_us for timed in found) * TEMPLATE_PARAMS.copy_factor

@@ -42,8 +42,9 @@ def resized(
     ends = list(accumulate((len(sizes) for sizes in costs.chunks), initial=0))
     shards = [range(first, end) for first, end in pairwise(ends)]
     least = PARAMS.resized_piece_chunks * max(map(len, shards))
-    found = best_sizes(_chains(choice, shards), limits)
-    if found is None or found.time_us >= choice.plan.end_us * (1 - PARAMS.least_resized_gain):
+    below_us = choice.plan.end_us * (1 - PARAMS.least_resized_gain)
+    found = best_sizes(_chains(choice, shards), limits, below_us=below_us)
+    if found is None or found.time_us >= below_us:
         return None
     best: OrderChoice | None = None
     for count in counts:
