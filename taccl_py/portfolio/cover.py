@@ -170,7 +170,7 @@ class _FilePrograms:
                 asked.append(unmade)
                 yield unmade
 
-        for unmade, made in zip(asked, racer.spread(_made, in_time()), strict=False):
+        for unmade, made in zip(asked, racer.spread(_made, in_time()), strict=True):
             if isinstance(made, UnverifiedFile):  # from another process, with a copy of its candidate
                 made = replace(made, candidate=unmade.variant.candidate)
             self._made[unmade.key] = made
