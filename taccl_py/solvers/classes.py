@@ -1,9 +1,9 @@
-"""Optimum of a linear program by classes: columns and rows that look the same are one.
+"""Least cost of a linear program by classes: columns and rows that look the same are one.
 
 The mean of an optimum over classes of columns is an optimum too where all rows of a class have the same entries in every class of
 columns, and all columns of a class the same ones in every class of rows. Such classes are found by colour refinement: all columns of
 one cost begin as one class, as do all rows with the same limits, and a class is split as long as entries tell its members apart.
-A plan in which ranks, nodes or lanes do the same is many times smaller so.
+The program of a plan in which ranks, nodes or lanes do the same becomes many times smaller so.
 
 Source: Grohe, Kersting, Mladenov and Selman, "Dimension Reduction via Colour Refinement", ESA 2014.
 """
@@ -26,7 +26,7 @@ _APART, _ONE, _OTHER = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE
 
 @dataclass(frozen=True)
 class LinearClasses:
-    """LinearClasses of a linear program's columns and rows.
+    """Classes of a linear program's columns and rows.
 
     Attributes
     ----------

@@ -145,7 +145,7 @@ class _Wait:
 
 
 def _waits(chains: Chains, end: int, num_pieces: int) -> Iterator[_Wait]:
-    """All of them; starts of messages are in the columns after those of pieces."""
+    """Waits for what brings pieces, for turns, and of the end; starts of messages are in the columns after those of pieces."""
     for message, earlier_ones in enumerate(chains.brought_by):
         for earlier in earlier_ones:
             for cost in chains.costs[earlier]:
