@@ -23,7 +23,7 @@ from taccl_py.synthesis.templates.pairs import alltoall_plans
 from taccl_py.synthesis.templates.params import PARAMS
 from taccl_py.synthesis.templates.roots import broadcast_plans, scatter_plans
 from taccl_py.synthesis.templates.shares import share_plans
-from taccl_py.synthesis.templates.site import TemplateSite, is_small
+from taccl_py.synthesis.templates.site import IsUsefulAt, TemplateSite, is_small
 from taccl_py.synthesis.templates.spreading import allgather_plans
 from taccl_py.synthesis.templates.sums import allreduce_plans
 from taccl_py.topology.model import Topology
@@ -61,14 +61,18 @@ def template_schedules(demand: Demand, within: float = math.inf) -> Iterator[Nam
         If there is a sketch for sums, or one that does not fit the machine.
     """
     permits = _Permits.of(demand)
-    fastest_us = math.inf
-    for lot in _lots(_plans(demand)):
+    limit_us = math.inf
+
+    def is_useful_at(least_us: float) -> bool:
+        return least_us <= limit_us
+
+    for lot in _lots(_plans(demand, is_useful_at)):
         for fitted in sorted(_fitting(demand, lot), key=lambda fitted: fitted.busiest_us):
-            if fitted.busiest_us > within * fastest_us:
+            if not is_useful_at(fitted.busiest_us):
                 break
             schedule = _timed(demand, fitted)
             if schedule is not None and permits(schedule):
-                fastest_us = min(fastest_us, schedule.makespan_us)
+                limit_us = min(limit_us, within * schedule.makespan_us)
                 yield NamedSchedule(fitted.plan.name, schedule)
 
 
@@ -191,8 +195,8 @@ def _busiest_us(topology: Topology, chunk_bytes: float, untimed: list[UntimedMes
     return max(busy_us)
 
 
-def _plans(demand: Demand) -> Iterator[TemplatePlan]:
-    """Templates of a kind; those that collect are those that spread, turned around, on the reversed machine."""
+def _plans(demand: Demand, is_useful_at: IsUsefulAt) -> Iterator[TemplatePlan]:
+    """Templates of a kind that may be of use, as far as that is known before they are made; those that collect are those that spread, turned around, on the reversed machine."""
     kind, chunks = demand.kind, demand.chunks_per_rank
     one_chunk = demand.collective(chunks or 1)
     chunk_bytes = demand.chunk_bytes(one_chunk) * one_chunk.chunks_per_rank
@@ -202,13 +206,13 @@ def _plans(demand: Demand) -> Iterator[TemplatePlan]:
     )
     match kind:
         case Kind.ALLGATHER:
-            yield from allgather_plans(site, chunks)
+            yield from allgather_plans(site, chunks, is_useful_at)
         case Kind.REDUCESCATTER:
-            yield from _turned(allgather_plans(back, chunks), reduce=True)
+            yield from _turned(allgather_plans(back, chunks, is_useful_at), reduce=True)
         case Kind.BROADCAST:
-            yield from broadcast_plans(site, demand.root, chunks)
+            yield from broadcast_plans(site, demand.root, chunks, is_useful_at)
         case Kind.REDUCE:
-            yield from _turned(broadcast_plans(back, demand.root, chunks), reduce=True)
+            yield from _turned(broadcast_plans(back, demand.root, chunks, is_useful_at), reduce=True)
         case Kind.SCATTER:
             yield from scatter_plans(site, demand.root, chunks or 1)
         case Kind.GATHER:
@@ -216,7 +220,7 @@ def _plans(demand: Demand) -> Iterator[TemplatePlan]:
         case Kind.ALLTOALL:
             yield from alltoall_plans(site, chunks or 1)
         case Kind.ALLREDUCE:
-            yield from allreduce_plans(site, back, chunks)
+            yield from allreduce_plans(site, back, chunks, is_useful_at)
             yield from share_plans(demand)
 
 

@@ -11,7 +11,7 @@ from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessa
 from taccl_py.synthesis.templates.params import PARAMS
 from taccl_py.synthesis.templates.patterns import DIRECT, RING, axis, spread
 from taccl_py.synthesis.templates.pipeline import Pipeline
-from taccl_py.synthesis.templates.site import Edge, TemplateSite
+from taccl_py.synthesis.templates.site import Edge, IsUsefulAt, TemplateSite
 from taccl_py.synthesis.templates.spreading import handed_out, ring_sets
 
 
@@ -27,8 +27,10 @@ def center(site: TemplateSite) -> int:
     return min(site.topology.node_ranks[0], key=end_us)
 
 
-def broadcast_plans(site: TemplateSite, root: int, num_pieces: int | None) -> Iterator[TemplatePlan]:
-    """Every Broadcast template that the machine's links allow.
+def broadcast_plans(
+    site: TemplateSite, root: int, num_pieces: int | None, is_useful_at: IsUsefulAt
+) -> Iterator[TemplatePlan]:
+    """Every Broadcast template that the machine's links allow and that may be of use.
 
     Parameters
     ----------
@@ -38,22 +40,31 @@ def broadcast_plans(site: TemplateSite, root: int, num_pieces: int | None) -> It
         The root.
     num_pieces
         Into how many chunks the buffer is cut, or None to try several.
+    is_useful_at
+        Whether a template is of use that takes at least so long.
     """
+    least_us = site.least_message_us
+    is_long_useful = is_useful_at((site.topology.num_ranks - 1) * least_us)
+    # Pieces follow each other over the links between two ranks.
+    parallel = max(map(len, site.topology.links_between.values()), default=1)
     ranks = [rank for ranks in site.topology.node_ranks for rank in ranks]
     for pieces in (num_pieces,) if num_pieces is not None else PARAMS.root_pieces:
+        if not is_useful_at(pieces // parallel * least_us):
+            break
         small = replace(site, chunk_bytes=site.chunk_bytes / pieces)
         for name, edges in _trees(small, root, ranks):
             yield TemplatePlan(f"{name}, {pieces} pieces", pieces, _pipelined(edges, root, pieces))
-        order = small.path(ranks, root)
+        order = small.path(ranks, root) if is_long_useful else None
         if order is not None:
             yield TemplatePlan(f"chain, {pieces} pieces", pieces, _down_chain(order, pieces))
-    yield from _around_rings(site, root, num_pieces)
+    if is_long_useful:
+        yield from _around_rings(site, root, num_pieces)
     yield from _down_inner_trees(site, root, num_pieces)
     yield from _in_rounds(site, root, num_pieces)
     num_ranks = len(ranks)
     pieces = num_pieces or num_ranks
     if pieces % num_ranks == 0:
-        for name in (DIRECT, RING):
+        for name in (DIRECT, RING) if is_long_useful else (DIRECT,):
             messages = _scattered(site, root, pieces // num_ranks, name)
             if messages is not None:
                 yield TemplatePlan(f"scatter and {name} allgather", pieces, messages)

@@ -30,6 +30,10 @@ class Edge:
     end_us: float
 
 
+# Whether a template is of use that takes at least so many microseconds.
+IsUsefulAt = Callable[[float], bool]
+
+
 @dataclass(frozen=True)
 class TemplateSite:
     """A machine at one size.
@@ -56,6 +60,18 @@ class TemplateSite:
             pair: min(topology.message_us(link, self.chunk_bytes) for link in links)
             for pair, links in topology.links_between.items()
         }
+
+    @cached_property
+    def least_message_us(self) -> float:
+        """Least time in which a message can follow another on a link."""
+        topology = self.topology
+        return min(
+            (
+                max(topology.occupancy_us(resource, 0.0) for resource in resources)
+                for resources in topology.resources_of
+            ),
+            default=0.0,
+        )
 
     @cached_property
     def neighbours(self) -> tuple[tuple[int, ...], ...]:

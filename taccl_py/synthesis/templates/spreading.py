@@ -19,17 +19,19 @@ from taccl_py.synthesis.templates.messages import (
 )
 from taccl_py.synthesis.templates.params import PARAMS
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING, RING, Axis, axis, spread
-from taccl_py.synthesis.templates.site import TemplateSite
+from taccl_py.synthesis.templates.site import IsUsefulAt, TemplateSite
 from taccl_py.topology.model import Topology
 
 
-def allgather_plans(site: TemplateSite, chunks_per_rank: int | None) -> Iterator[TemplatePlan]:
+def allgather_plans(
+    site: TemplateSite, chunks_per_rank: int | None, is_useful_at: IsUsefulAt
+) -> Iterator[TemplatePlan]:
     """Every AllGather template that the machine's links allow; the chunk count is the template's where it is None."""
     chunks = chunks_per_rank or 1
     held = _own_chunks(site, chunks)
     for walk in walks(site):
         yield TemplatePlan(walk.name, chunks, spread(walk.axes, held))
-    yield from sparse_plans(site, chunks_per_rank)
+    yield from sparse_plans(site, chunks_per_rank, is_useful_at)
     delegates = Delegates.of(site)
     if delegates is not None:
         yield TemplatePlan("delegates", chunks, delegates.allgather(held))
@@ -40,7 +42,7 @@ def allgather_plans(site: TemplateSite, chunks_per_rank: int | None) -> Iterator
             yield TemplatePlan(f"{camp.name}{suffix}", chunks, _spread_in(camp, site, held, inside))
 
 
-def sparse_plans(site: TemplateSite, chunks_per_rank: int | None) -> Iterator[TemplatePlan]:
+def sparse_plans(site: TemplateSite, chunks_per_rank: int | None, is_useful_at: IsUsefulAt) -> Iterator[TemplatePlan]:
     """AllGather templates that need no regular links: quickest paths, and rings."""
     chunks = chunks_per_rank or 1
     held = _own_chunks(site, chunks)
@@ -48,7 +50,8 @@ def sparse_plans(site: TemplateSite, chunks_per_rank: int | None) -> Iterator[Te
     if flooded is not None:
         yield TemplatePlan("shortest paths", chunks, flooded)
     yield from _over_nodes(site, held, chunks)
-    yield from _rings(site, chunks_per_rank)
+    if is_useful_at((site.topology.num_ranks - 1) * site.least_message_us):
+        yield from _rings(site, chunks_per_rank)
 
 
 def _own_chunks(site: TemplateSite, chunks_per_rank: int) -> dict[int, tuple[int, ...]]:

@@ -24,12 +24,14 @@ from taccl_py.synthesis.templates.messages import (
 from taccl_py.synthesis.templates.params import PARAMS
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING, exchange, spread
 from taccl_py.synthesis.templates.roots import broadcast_plans, center
-from taccl_py.synthesis.templates.site import TemplateSite
+from taccl_py.synthesis.templates.site import IsUsefulAt, TemplateSite
 from taccl_py.synthesis.templates.spreading import Camp, camps, handed_out, sparse_plans
 from taccl_py.synthesis.templates.torus import torus_plans
 
 
-def allreduce_plans(site: TemplateSite, back: TemplateSite, chunks_per_rank: int | None) -> Iterator[TemplatePlan]:
+def allreduce_plans(
+    site: TemplateSite, back: TemplateSite, chunks_per_rank: int | None, is_useful_at: IsUsefulAt
+) -> Iterator[TemplatePlan]:
     """Every AllReduce template that the machine's links allow.
 
     Parameters
@@ -38,6 +40,8 @@ def allreduce_plans(site: TemplateSite, back: TemplateSite, chunks_per_rank: int
         The machine and the reversed machine.
     chunks_per_rank
         None leaves it to the templates.
+    is_useful_at
+        Whether a template is of use that takes at least so long.
     """
     chunks = chunks_per_rank or 1
     yield from torus_plans(site, chunks_per_rank)
@@ -57,8 +61,8 @@ def allreduce_plans(site: TemplateSite, back: TemplateSite, chunks_per_rank: int
     if delegated is not None:
         yield TemplatePlan("delegates", chunks, delegated)
     yield from _meetings(site, chunks)
-    yield from _both_directions(site, back, chunks_per_rank)
-    yield from _to_a_root_and_back(site, back, chunks)
+    yield from _both_directions(site, back, chunks_per_rank, is_useful_at)
+    yield from _to_a_root_and_back(site, back, chunks, is_useful_at)
 
 
 def _everything(site: TemplateSite, chunks_per_rank: int) -> tuple[int, ...]:
@@ -179,22 +183,26 @@ def _hosts(site: TemplateSite) -> Iterator[tuple[int, ...]]:
                     )
 
 
-def _both_directions(site: TemplateSite, back: TemplateSite, chunks_per_rank: int | None) -> Iterator[TemplatePlan]:
+def _both_directions(
+    site: TemplateSite, back: TemplateSite, chunks_per_rank: int | None, is_useful_at: IsUsefulAt
+) -> Iterator[TemplatePlan]:
     """ReduceScatter and AllGather on rings and on quickest paths."""
-    backward = {plan.name: plan for plan in sparse_plans(back, chunks_per_rank)}
-    for plan in sparse_plans(site, chunks_per_rank):
+    backward = {plan.name: plan for plan in sparse_plans(back, chunks_per_rank, is_useful_at)}
+    for plan in sparse_plans(site, chunks_per_rank, is_useful_at):
         other = backward.get(plan.name)
         if other is not None:
             messages = in_turn(turned(other.messages, reduce=True), plan.messages)
             yield TemplatePlan(plan.name, plan.chunks_per_rank, messages)
 
 
-def _to_a_root_and_back(site: TemplateSite, back: TemplateSite, chunks_per_rank: int) -> Iterator[TemplatePlan]:
+def _to_a_root_and_back(
+    site: TemplateSite, back: TemplateSite, chunks_per_rank: int, is_useful_at: IsUsefulAt
+) -> Iterator[TemplatePlan]:
     """Reduce to a rank in the middle, then Broadcast, both in pieces."""
     num_chunks = site.topology.num_ranks * chunks_per_rank
     root = center(site)
-    backward = {plan.name: plan for plan in broadcast_plans(back, root, None)}
-    for plan in broadcast_plans(site, root, None):
+    backward = {plan.name: plan for plan in broadcast_plans(back, root, None, is_useful_at)}
+    for plan in broadcast_plans(site, root, None, is_useful_at):
         other = backward.get(plan.name)
         if other is not None and plan.chunks_per_rank <= num_chunks:
             pieces = cut(num_chunks, plan.chunks_per_rank)
