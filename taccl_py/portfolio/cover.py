@@ -198,7 +198,7 @@ class _FilePrograms:
         best: UnverifiedFile | None = None
         failure: LoweringError | None = None
         for unmade in self._tries(variant, low, high, floor):
-            if best is not None and self._over():
+            if best is not None and unmade.key not in self._made and self._over():
                 break
             made = self._made.get(unmade.key) or _made(unmade, self._stopped)
             self._made[unmade.key] = made

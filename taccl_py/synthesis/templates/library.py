@@ -196,7 +196,10 @@ def _busiest_us(topology: Topology, chunk_bytes: float, untimed: list[UntimedMes
 
 
 def _plans(demand: Demand, is_useful_at: IsUsefulAt) -> Iterator[TemplatePlan]:
-    """Templates of a kind that may be of use, as far as that is known before they are made; those that collect are those that spread, turned around, on the reversed machine."""
+    """Templates of a kind that may be of use, as far as that is known before they are made.
+
+    Those that collect are those that spread, turned around, on the reversed machine.
+    """
     kind, chunks = demand.kind, demand.chunks_per_rank
     one_chunk = demand.collective(chunks or 1)
     chunk_bytes = demand.chunk_bytes(one_chunk) * one_chunk.chunks_per_rank
