@@ -30,7 +30,7 @@ class Decisions:
     local
         Threadblocks for local work, for the ranks that need more than one per instance.
     apart
-        Threadblocks that must not receive from one peer and send to another.
+        Threadblocks that must not receive from one peer and send to another, or, by `Joint.receiver`, to any other.
     staged
         Messages that arrive in spare scratch.
     """
@@ -39,6 +39,10 @@ class Decisions:
     local: dict[int, int] = field(default_factory=dict)
     apart: frozenset[Joint] = frozenset()
     staged: frozenset[int] = frozenset()
+
+    def not_yet_apart(self, joints: set[Joint]) -> set[Joint]:
+        """Joints, of some, that are not to be taken apart."""
+        return {joint for joint in joints if joint not in self.apart and joint.receiver not in self.apart}
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ def shorten(
         if block.is_local:
             now = sum(other.is_local for other in attempt.blocks[block.rank])
             local[block.rank] = max(local.get(block.rank, 0), now + 1, -(-now * steps // runtime.max_steps))
-        elif block.is_joined and block.joint not in apart:
+        elif block.is_joined and decisions.not_yet_apart({block.joint} - apart):
             apart.add(block.joint)
         else:
             for link in sorted(set(_links(block, attempt.transfers))):
@@ -122,7 +126,8 @@ def _links(block: UnfinishedThreadblock, transfers: tuple[StepTransfer, ...]) ->
 def loosen(attempt: ProgramRevision, decisions: Decisions, stops: FifoModel, enough: FifoModel) -> Decisions | None:
     """Return decisions under which fewer actions wait for each other, or None if there is nothing left.
 
-    A threadblock that receives and sends is taken apart first: it makes one wait for the other. After that, messages that
+    A threadblock that receives and sends is taken apart first: it makes one wait for the other. Where what it receives stops with a
+    second peer to send to, that has a threadblock of its own from then on. After that, messages that
     wait for their cells to become free arrive elsewhere: those at which the attempt stops, then those at which it would stop if
     these did not wait, and so on, as every attempt takes time.
 
@@ -137,10 +142,12 @@ def loosen(attempt: ProgramRevision, decisions: Decisions, stops: FifoModel, eno
     """
     execution, other = (attempt.fifos.start(model) for model in (stops, enough))
     stuck = execution.stuck()
-    if joints := attempt.joints(stuck) - decisions.apart:
+    if joints := decisions.not_yet_apart(attempt.joints(stuck)):
+        receivers = {joint.receiver for joint in decisions.apart}
+        joints |= {joint.receiver for joint in joints} & receivers
         return replace(decisions, apart=decisions.apart | joints)
     held: dict[int, int] = {}  # messages by the order of their receives
-    while not attempt.joints(stuck) - decisions.apart:
+    while not decisions.not_yet_apart(attempt.joints(stuck)):
         found = {
             action.order: attempt.transfers[action.arrives].message
             for action in stuck

@@ -279,8 +279,8 @@ class Lowering:
                     continue
                 better = _unblock(case, attempt, decisions)
             if better is None or better == decisions:
-                # A program too long for threadblocks in one order at ports will be so in others.
-                self._enough = Decisions(decisions.spread, decisions.local)
+                # A program too long for threadblocks, or that stops, in one order at ports will do so in others.
+                self._enough = replace(decisions, staged=frozenset())
                 return case, attempt
             decisions = better
         raise LoweringError(

@@ -28,6 +28,11 @@ class Joint:
     send_peer: int
     channel: int
 
+    @property
+    def receiver(self) -> Joint:
+        """Name of all threadblocks of the rank that receive from the same peer, whichever they send to."""
+        return replace(self, send_peer=NONE)
+
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedThreadblock:
@@ -70,7 +75,7 @@ class ThreadblockRules:
     local_default
         Threadblocks for local work on the other ranks, if there is so much to do.
     apart
-        Joints that have turned out to be bad; if they cannot be avoided, at least nothing is fused in them.
+        Joints, and `Joint.receiver` of some, that have turned out to be bad; if they cannot be avoided, at least nothing is fused in them.
     fuse
         Whether forwards become fused steps. A fused step can be told to wait only before it receives, so where sends wait
         for their turn at a port, fusing would hold up what arrives.
@@ -85,6 +90,10 @@ class ThreadblockRules:
     apart: frozenset[Joint]
     fuse: bool = True
     instances: int = 1
+
+    def keeps_apart(self, joint: Joint) -> bool:
+        """True if what is received and what is sent should have a threadblock each."""
+        return joint in self.apart or joint.receiver in self.apart
 
 
 def make_threadblocks(
@@ -189,7 +198,7 @@ class _Joiner:
             if first in taken or second in gone or not self._may_join(blocks[first], blocks[second]):
                 continue
             joined = self._join(blocks[first], blocks[second])
-            if joined.joint not in self._rules.apart and self._delay_us(joined.actions) <= 0:
+            if not self._rules.keeps_apart(joined.joint) and self._delay_us(joined.actions) <= 0:
                 taken[first] = joined
                 gone.add(second)
         return [taken.get(index, block) for index, block in enumerate(blocks) if index not in gone]
@@ -269,7 +278,7 @@ class _Joiner:
             max(one.channel, other.channel),
             tuple(actions),
         )
-        fuse = self._rules.fuse and self._rules.runtime.fused and joined.joint not in self._rules.apart
+        fuse = self._rules.fuse and self._rules.runtime.fused and not self._rules.keeps_apart(joined.joint)
         return replace(joined, actions=self._fused(actions)) if fuse else joined
 
     def _fused(self, actions: list[RankAction]) -> tuple[RankAction, ...]:

@@ -338,9 +338,12 @@ def _lower_once(
     return program, replay_at(program, schedule, options.runtime, options.instances)
 
 
-def replay_at(program: Program, schedule: Schedule, runtime: Runtime, instances: int) -> Timeline:
-    """Replay a program of a schedule at the schedule's size; every instance carries its part of each chunk."""
+def replay_at(
+    program: Program, schedule: Schedule, runtime: Runtime, instances: int, size_bytes: float | None = None
+) -> Timeline:
+    """Replay a program of a schedule, at the schedule's size unless another is given; every instance carries its part of each chunk."""
     slots, collective = runtime.fifo_slots[program.protocol], schedule.collective
     is_foldable = collective.kind is Kind.ALLREDUCE
     together = collective.num_chunks * instances // program.num_chunks_per_loop if is_foldable else 1
-    return replay_program(program, schedule.topology, schedule.chunk_bytes * together / instances, fifo_slots=slots)
+    chunk_bytes = schedule.chunk_bytes if size_bytes is None else collective.chunk_bytes(size_bytes)
+    return replay_program(program, schedule.topology, chunk_bytes * together / instances, fifo_slots=slots)

@@ -18,7 +18,7 @@ from taccl_py.portfolio.by_replay import LOWEST, ReplayedCover, Stretch, TrialCh
 from taccl_py.portfolio.candidates import Candidate, Probe, race_candidates
 from taccl_py.portfolio.cover import TOLERANCE, cover_sizes, divisor_of, lower_with, up_to
 from taccl_py.portfolio.envelope import SizeSpan
-from taccl_py.portfolio.rows import PortfolioFile, SizeRow, UnverifiedFile, size_rows
+from taccl_py.portfolio.rows import PortfolioFile, SizeRow, UnverifiedFile, make_rows, unmade_rows
 from taccl_py.portfolio.variants import SizedCandidate, lower_variants
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.profiles.view import machine_under
@@ -135,12 +135,17 @@ def synthesize_portfolio(
         else:
             cover = ReplayedCover(candidates, sizes_bytes, options, profile, instances, racer, over)
             chosen = _members_by_replay(cover, sizes, options, stopped, racer)
-        unverified = [_UnverifiedMember(each, options.runtime) for each in chosen]
-        members = racer.spread_longest_first(_verified, unverified, lambda each: each.file.found.program.num_steps)
-        ends = (replace(demand, size_bytes=float(member.max_bytes)) for member in members)
-        proved = racer.spread(_bounded, (_Bounding(bounds, each, over()) for each in ends))
-        members = [_with_origin(one, demand, request, each.bound) for one, each in zip(members, proved, strict=True)]
-        rows = size_rows(members, probes, options, profile, limits.within(_BOUNDS_UNDER_SECONDS), racer)
+        ends = (replace(demand, size_bytes=float(file.max_bytes)) for file in chosen)
+        longest = sorted(range(len(chosen)), key=lambda place: -chosen[place].found.program.num_steps)
+        proved, verified, made = racer.spread_together(
+            (_bounded, (_Bounding(bounds, each, over()) for each in ends)),
+            (_verified, (_UnverifiedMember(chosen[place], options.runtime) for place in longest)),
+            (make_rows, unmade_rows(chosen, probes, options, profile, limits.within(_BOUNDS_UNDER_SECONDS))),
+        )
+        files = dict(zip(longest, verified, strict=True))
+        bounded = enumerate(each.bound for each in proved)
+        members = [_with_origin(files[place], demand, request, bound) for place, bound in bounded]
+        rows = sorted((row for some in made for row in some), key=lambda row: row.size_bytes)
     return Portfolio(demand, tuple(members), tuple(rows), len(candidates), profile)
 
 

@@ -115,7 +115,7 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
     for last, some in zip_longest(largest, others, fillvalue=()):
         # What takes longest is begun first, so that all processes have work to the end of a round.
         falling = sorted(some, key=lambda probe: -probe.demand.size_bytes)
-        race((leading_runs, falling), (constructive_runs, last), (following, falling))
+        race((leading_runs, falling[:1]), (constructive_runs, last), (leading_runs, falling[1:]), (following, falling))
     if not any(found.has_answered(run.engine) for run in leading_runs(probes[-1].demand)):
         race((left_out_runs, fewer))
     smaller = iter(found.wide(fewer[:-1])[::-1])

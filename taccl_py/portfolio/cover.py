@@ -130,12 +130,13 @@ def up_to(members: Sequence[UnverifiedFile], high: int) -> list[UnverifiedFile]:
 
 @dataclass(frozen=True)
 class _UnmadeFile:
-    """A variant that is to be lowered for sizes from `low` up to `high`."""
+    """A variant that is to be lowered for sizes from `low` up to `high`, and perhaps timed at both ends to be compared with others."""
 
     variant: SizedCandidate
     low: int
     high: int
     options: LoweringOptions
+    is_compared: bool
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -149,17 +150,29 @@ class _UnmadeFile:
         return _serves(self.variant, self.options, math.floor(self.high * share))
 
 
+@dataclass(frozen=True)
+class _MadeFile:
+    """A file, and its replays at some sizes."""
+
+    file: UnverifiedFile
+    times_us: dict[int, float]
+
+    def time_us(self, size: int, options: LoweringOptions) -> float:
+        """Replay at a size, which is found now where it is not known."""
+        return self.times_us[size] if size in self.times_us else _time_us(self.file, size, options)
+
+
 class _FilePrograms:
     """Programs for the files of a range: what is likely to be wanted is made side by side, the rest when it is asked for."""
 
     def __init__(self, options: LoweringOptions, over: Over, stopped: Over) -> None:
         self.options, self._over, self._stopped = options, over, stopped
-        self._made: dict[tuple[object, ...], UnverifiedFile | LoweringError] = {}
+        self._made: dict[tuple[object, ...], _MadeFile | LoweringError] = {}
 
     def make_likely(self, choices: Sequence[tuple[SizedCandidate, int]], low: int, racer: Racer) -> None:
         """Make the programs of variants for the sizes up to those given, from `low` on, as far as they take long and there is time."""
-        likely = {unmade.key: unmade for unmade in self._likely(choices, low) if not unmade.is_ready}
-        wanted = [unmade for key, unmade in likely.items() if key not in self._made]
+        likely = {unmade.key: unmade for unmade in self._likely(choices, low) if unmade.key not in self._made}
+        wanted = [unmade for unmade in likely.values() if unmade.is_compared or not unmade.is_ready]
         wanted.sort(key=lambda unmade: -unmade.variant.num_messages * unmade.options.instances)
         asked: list[_UnmadeFile] = []
 
@@ -171,8 +184,8 @@ class _FilePrograms:
                 yield unmade
 
         for unmade, made in zip(asked, racer.spread(_made, in_time()), strict=True):
-            if isinstance(made, UnverifiedFile):  # from another process, with a copy of its candidate
-                made = replace(made, candidate=unmade.variant.candidate)
+            if isinstance(made, _MadeFile):  # from another process, with a copy of its candidate
+                made = replace(made, file=replace(made.file, candidate=unmade.variant.candidate))
             self._made[unmade.key] = made
 
     def _likely(self, choices: Sequence[tuple[SizedCandidate, int]], low: int) -> Iterator[_UnmadeFile]:
@@ -195,7 +208,7 @@ class _FilePrograms:
         LoweringError
             If there is none.
         """
-        best: UnverifiedFile | None = None
+        best: _MadeFile | None = None
         failure: LoweringError | None = None
         for unmade in self._tries(variant, low, high, floor):
             if best is not None and unmade.key not in self._made and self._over():
@@ -204,11 +217,11 @@ class _FilePrograms:
             self._made[unmade.key] = made
             if isinstance(made, LoweringError):
                 failure = failure or made
-            elif best is None or (made.max_bytes >= best.max_bytes and _no_slower(made, best, self.options)):
+            elif best is None or _no_slower(made, best, self.options):
                 best = made
         if best is None:
             raise failure or ValueError("no number of instances was tried")
-        return best
+        return best.file
 
     def _tries(self, variant: SizedCandidate, low: int, high: int, floor: Protocol) -> list[_UnmadeFile]:
         """The variant with every number of instances to try, each of which replaces the one before if its program is no slower.
@@ -226,18 +239,24 @@ class _FilePrograms:
         protocol = options.protocol or _protocol_at(schedule, called, floor, options)
         if options.protocol is None:
             high = _last_with(schedule, protocol, called, high, floor, options)
-        is_cut = options.instances == 1 and at_size(schedule, high).chunk_bytes >= _INSTANCE_BYTES
+        is_cut = options.instances == 1 and schedule.collective.chunk_bytes(high) >= _INSTANCE_BYTES
         numbers = _INSTANCES if is_cut else (options.instances,)
-        return [
-            _UnmadeFile(variant, low, high, replace(options, protocol=protocol, instances=number)) for number in numbers
-        ]
+        every = [replace(options, protocol=protocol, instances=number) for number in numbers]
+        return [_UnmadeFile(variant, low, high, each, is_compared=len(numbers) > 1) for each in every]
 
 
-def _made(unmade: _UnmadeFile, stopped: Over = STOP.is_set) -> UnverifiedFile | LoweringError:
+def _made(unmade: _UnmadeFile, stopped: Over = STOP.is_set) -> _MadeFile | LoweringError:
     try:
-        return lower_with(unmade.variant, unmade.low, unmade.high, unmade.options, stopped)
+        file = lower_with(unmade.variant, unmade.low, unmade.high, unmade.options, stopped)
     except LoweringError as error:
         return error
+    ends = (file.min_bytes, file.max_bytes) if unmade.is_compared else ()
+    return _MadeFile(file, {size: _time_us(file, size, unmade.options) for size in ends})
+
+
+def _time_us(file: UnverifiedFile, size: int, options: LoweringOptions) -> float:
+    """Replay of a file's program at a size."""
+    return replay_at(file.found.program, file.schedule, options.runtime, file.instances, size).makespan_us
 
 
 def divisor_of(variant: SizedCandidate, options: LoweringOptions) -> int:
@@ -297,14 +316,12 @@ def _lowered_anew(
     raise failure or ValueError("no options of lowering were tried")
 
 
-def _no_slower(one: UnverifiedFile, other: UnverifiedFile, options: LoweringOptions) -> bool:
-    """True if one program is nowhere slower than another, as far as the ends of their range tell."""
-    for size in (other.min_bytes, other.max_bytes):
-        schedule = at_size(other.schedule, size)
-        times = [replay_at(m.found.program, schedule, options.runtime, m.instances) for m in (one, other)]
-        if times[0].makespan_us > times[1].makespan_us * (1 + TOLERANCE):
-            return False
-    return True
+def _no_slower(one: _MadeFile, other: _MadeFile, options: LoweringOptions) -> bool:
+    """True if one program serves all sizes of another, and is nowhere slower, as far as the ends of their range tell."""
+    ends = (other.file.min_bytes, other.file.max_bytes)
+    return one.file.max_bytes >= other.file.max_bytes and all(
+        one.time_us(size, options) <= other.time_us(size, options) * (1 + TOLERANCE) for size in ends
+    )
 
 
 def _protocol_at(schedule: Schedule, size: int, floor: Protocol, options: LoweringOptions) -> Protocol:

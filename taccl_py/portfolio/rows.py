@@ -16,7 +16,6 @@ from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.solvers.limits import Limits, always, never
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.bounds.runtime import RuntimeBound, RuntimeBounds
-from taccl_py.synthesis.race import Racer
 from taccl_py.units import relative_gap
 
 # Rows of one file that one process makes: what is made of a program for its replay serves them all.
@@ -105,19 +104,18 @@ class SizeRow:
         return relative_gap(self.makespan_us, self.bound.time_us)
 
 
-def size_rows(
-    members: Sequence[PortfolioFile],
+def unmade_rows(
+    files: Sequence[UnverifiedFile],
     probes: Sequence[Probe],
     options: LoweringOptions,
     profile: RuntimeProfile | None,
     limits: Limits,
-    racer: Racer,
-) -> list[SizeRow]:
-    """Row of every probe's size, made side by side.
+) -> Iterator[UnmadeRows]:
+    """Rows of every probe's size, those of programs with most steps first.
 
     Parameters
     ----------
-    members
+    files
         Files, in order of size.
     probes
         Sizes with their bounds on links and ports.
@@ -127,43 +125,38 @@ def size_rows(
         The runtime profile, or None.
     limits
         Of bounds under it.
-    racer
-        Its processes.
     """
     demand, over = probes[0].demand, limits.countdown()
     bounds = None if profile is None else RuntimeBounds.of(demand.topology, demand.kind, demand.root, profile, limits)
-
-    def unmade() -> Iterator[_UnmadeRows]:
-        for index, member in enumerate(members):
-            own = [probe for probe in probes if member.min_bytes <= round(probe.demand.size_bytes) <= member.max_bytes]
-            for first in range(0, len(own), _ROWS_AT_ONCE):
-                few = own[first : first + _ROWS_AT_ONCE]
-                yield _UnmadeRows(few, index, member, options.runtime, bounds, over())
-
-    return [row for rows in racer.spread(_rows, unmade()) for row in rows]
+    for index, file in sorted(enumerate(files), key=lambda numbered: -numbered[1].found.program.num_steps):
+        own = [probe for probe in probes if file.min_bytes <= round(probe.demand.size_bytes) <= file.max_bytes]
+        for first in range(0, len(own), _ROWS_AT_ONCE):
+            few = own[first : first + _ROWS_AT_ONCE]
+            yield UnmadeRows(few, index, file, options.runtime, bounds, over())
 
 
 @dataclass(frozen=True)
-class _UnmadeRows:
+class UnmadeRows:
     """Sizes, by their probes, and the file for them, whose rows are to be made; where time is over, with bounds that are quickly found."""
 
     probes: list[Probe]
     index: int
-    member: PortfolioFile
+    file: UnverifiedFile
     runtime: Runtime
     bounds: RuntimeBounds | None
     is_over: bool
 
 
-def _rows(given: _UnmadeRows) -> list[SizeRow]:
-    member, bounds = given.member, given.bounds
-    program, topology = member.lowered.program, member.schedule.topology
+def make_rows(given: UnmadeRows) -> list[SizeRow]:
+    """Rows of some sizes of a file."""
+    file, bounds = given.file, given.bounds
+    program, topology = file.found.program, file.schedule.topology
     found = None if bounds is None else RuntimeReplay(program, topology, bounds.profile)
     rows = []
     for probe in given.probes:
         size = round(probe.demand.size_bytes)
-        schedule = at_size(member.schedule, size)
-        replay = replay_at(program, schedule, given.runtime, member.instances)
+        schedule = at_size(file.schedule, size)
+        replay = replay_at(program, schedule, given.runtime, file.instances)
         row = SizeRow(size, given.index, schedule.makespan_us, replay.makespan_us, probe.bound)
         if bounds is not None and found is not None:
             bound = bounds.at(size, over=always if given.is_over else never)

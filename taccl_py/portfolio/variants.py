@@ -253,8 +253,7 @@ def _lowered(task: _UnloweredVariant) -> SizedCandidate:
     slower = {float(size): lowered.replay.makespan_us / candidate.curve.time_us(size)}
     for each in task.sizes:
         if each != size and 1 / _NEAR < each / size < _NEAR:
-            resized = at_size(candidate.schedule, each)
-            replay = replay_at(lowered.program, resized, options.runtime, options.instances)
+            replay = replay_at(lowered.program, candidate.schedule, options.runtime, options.instances, each)
             slower[float(each)] = replay.makespan_us / candidate.curve.time_us(each)
     unknown = _UNKNOWN if max(slower.values()) > 1 + _WORTH else 1.0
     curve = _slowed(candidate.curve, {float(each): unknown for each in task.sizes} | slower)

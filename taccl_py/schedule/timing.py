@@ -66,22 +66,17 @@ def dispatch_messages(topology: Topology, chunk_bytes: float, untimed: Sequence[
 
 
 def dispatch_untimed(
-    topology: Topology, sizes_bytes: Sequence[float], untimed: Sequence[UntimedMessage], *, as_planned: bool = False
+    topology: Topology, sizes_bytes: Sequence[float], untimed: Sequence[UntimedMessage]
 ) -> list[UntimedMessage]:
-    """The plan with the times of `dispatch_messages`, every message having a size of its own.
-
-    With `as_planned`, what the plan starts first goes first of what could start at a moment.
-    """
-    return PlanDependences.of(topology, untimed).dispatched(sizes_bytes, as_planned=as_planned)
+    """The plan with the times of `dispatch_messages`, every message having a size of its own."""
+    return PlanDependences.of(topology, untimed).dispatched(sizes_bytes)
 
 
 def time_untimed(
     topology: Topology, sizes_bytes: Sequence[float], untimed: Sequence[UntimedMessage]
 ) -> list[UntimedMessage]:
     """The plan with the times of `time_messages`, every message having a size of its own."""
-    clock = _ScheduleClock(PlanDependences.of(topology, untimed), sizes_bytes)
-    clock.send_in_order()
-    return clock.as_sent()
+    return PlanDependences.of(topology, untimed).in_order(sizes_bytes)
 
 
 def _sizes_bytes(chunk_bytes: float, untimed: Sequence[UntimedMessage]) -> list[float]:
@@ -176,8 +171,14 @@ class PlanDependences:
         clock.send_in_order()
         return max(clock.end_us, default=0.0)
 
+    def in_order(self, sizes_bytes: Sequence[float]) -> list[UntimedMessage]:
+        """The plan with the times of `time_untimed`."""
+        clock = _ScheduleClock(self, sizes_bytes)
+        clock.send_in_order()
+        return clock.as_sent()
+
     def dispatched(self, sizes_bytes: Sequence[float], *, as_planned: bool = False) -> list[UntimedMessage]:
-        """The plan with the times of `dispatch_untimed`."""
+        """The plan with the times of `dispatch_untimed`; with `as_planned`, what it starts first goes first of what could start at a moment."""
         clock = _ScheduleClock(self, sizes_bytes)
         clock.dispatch(as_planned=as_planned)
         return clock.as_sent()

@@ -17,7 +17,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain, takewhile
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from taccl_py.errors import TacclError
 from taccl_py.solvers.processes import Workers, start_workers
@@ -244,6 +244,14 @@ class Racer:
         found = dict(zip(order, self.spread(function, [items[place] for place in order]), strict=True))
         return [found[place] for place in range(len(items))]
 
+    def spread_together(self, *several: tuple[Callable[[Any], Any], Iterable[Any]]) -> list[list[Any]]:
+        """Results of several functions, each for its items, as `spread` finds them: one after the other, with no wait between two of them."""
+        calls = (_SpreadCall(place, function, item) for place, (function, items) in enumerate(several) for item in items)
+        found: list[list[Any]] = [[] for _ in several]
+        for place, result in self.spread(_result_of, calls):
+            found[place].append(result)
+        return found
+
     def _side_by_side(
         self, processes: Workers, entered: _RaceRuns[_Result], options: Options, events: Events
     ) -> list[_Carried[_Result]]:
@@ -284,6 +292,19 @@ class Racer:
     def _patience_seconds(self) -> float:
         limits = self._options.limits
         return limits.grace_seconds if self._has_answer else max(PARAMS.patience_seconds, self._seconds)
+
+
+@dataclass(frozen=True)
+class _SpreadCall:
+    """A call of one of several functions, by its place among them."""
+
+    place: int
+    function: Callable[[Any], Any]
+    item: Any
+
+
+def _result_of(call: _SpreadCall) -> tuple[int, Any]:
+    return call.place, call.function(call.item)
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,11 @@ def test_without_fused_steps_a_forward_in_one_threadblock_still_needs_no_flag():
 
 
 def test_a_joint_that_has_turned_out_bad_is_not_made():
-    found = drafts_of(*relay(), replace(RULES, apart=frozenset({Joint(0, 1, 2, 0)})))
-    assert len(found) == 2
+    joint = Joint(0, 1, 2, 0)
+    for apart in (joint, joint.receiver):
+        assert len(drafts_of(*relay(), replace(RULES, apart=frozenset({apart})))) == 2
+    for another in (Joint(0, 1, 3, 0), Joint(0, 2, 2, 0).receiver, Joint(0, 1, 2, 1).receiver):
+        assert len(drafts_of(*relay(), replace(RULES, apart=frozenset({another})))) == 1
 
 
 def test_a_sum_that_nobody_else_needs_is_not_stored():

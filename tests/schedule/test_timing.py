@@ -10,7 +10,6 @@ from taccl_py.schedule.timing import (
     PlanDependences,
     build_schedule,
     dispatch_messages,
-    dispatch_untimed,
     find_deliveries,
     time_messages,
     time_untimed,
@@ -146,7 +145,7 @@ def test_the_longest_path_goes_first_through_a_port():
     assert max(m.end_us for m in time_messages(topology, MB, drafts)) == 50.0
     dispatched = dispatch_messages(topology, MB, drafts)
     assert sorted((m.link, m.start_us, m.end_us) for m in dispatched) == [(0, 0, 10), (1, 10, 25), (2, 10, 40)]
-    as_planned = dispatch_untimed(topology, [MB] * 3, drafts, as_planned=True)
+    as_planned = PlanDependences.of(topology, drafts).dispatched([MB] * 3, as_planned=True)
     assert sorted((m.link, m.start, m.end) for m in as_planned) == [(0, 10, 20), (1, 0, 15), (2, 20, 50)]
 
 
@@ -160,7 +159,7 @@ def test_what_comes_late_does_not_hold_up_what_is_there():
         UntimedMessage(2, (1,), 2.0, 3.0),
     ]
     assert max(m.end for m in time_untimed(topology, [MB] * 3, drafts)) == 50.0
-    as_planned = dispatch_untimed(topology, [MB] * 3, drafts, as_planned=True)
+    as_planned = PlanDependences.of(topology, drafts).dispatched([MB] * 3, as_planned=True)
     assert sorted((m.link, m.start, m.end) for m in as_planned) == [(0, 0, 30), (1, 30, 40), (2, 0, 10)]
 
 

@@ -164,6 +164,13 @@ def test_what_takes_longest_is_begun_first_and_results_keep_their_order():
     assert begun == [5, 3, 2]
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_results_of_several_functions_come_by_function_and_in_order(workers):
+    with Racer(Options(), 1.0, workers).running() as racer:
+        found = racer.spread_together((abs, iter([-1, -2, -3])), (str, [4, 5]), (len, []))
+    assert found == [[1, 2, 3], ["4", "5"], []]
+
+
 def test_by_work_a_run_that_would_begin_too_late_has_no_answer(monkeypatch):
     """Four seconds each on two processors: the first two begin at 0, the next two at 4, and the fifth at 8, after 6."""
     monkeypatch.setattr("taccl_py.synthesis.race.load_engine", _counting_engine)

@@ -36,6 +36,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import zip_longest
 
 import numpy as np
@@ -223,10 +224,10 @@ class _Best:
 
 @dataclass(frozen=True, slots=True)
 class _HandoutEnds:
-    """Worth of what a message brings, by its arrival, and of what is collected for it, by its start."""
+    """Worth of what a message brings, by its arrival, and of what is collected for it, by its start: None where nothing is."""
 
     out: FloatArray
-    collected: FloatArray
+    collected: FloatArray | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +248,10 @@ class _Worth:
     def of(self, paths: _Paths, starts: slice, ends: slice) -> FloatArray:
         """Of messages, [start, arrival]."""
         shared, apart = self.shared, self.apart
-        found = shared.out[ends] * paths.told[starts, ends] + shared.collected[starts, None] * paths.reach[starts, ends]
-        if apart is not None:
+        found = shared.out[ends] * paths.told[starts, ends]
+        if shared.collected is not None:
+            found += shared.collected[starts, None] * paths.reach[starts, ends]
+        if apart is not None and apart.collected is not None:
             found += paths.half[starts, ends] * np.maximum(apart.out[ends], apart.collected[starts, None])
         return np.asarray(found, dtype=np.float64)
 
@@ -280,11 +283,12 @@ class _Paths:
             starts, after = slice(low, high), slice(low + self.lead, cells)
             worth = each.of(self, starts, after)
             worth += best[after]
-            worth[np.tri(high - low, cells - low - self.lead, -1, dtype=bool)] = -math.inf
+            np.copyto(worth, -math.inf, where=_below_diagonal(high - low, cells - low - self.lead))
             ends = worth.argmax(axis=1)
             found = worth[np.arange(high - low), ends]
-            since = np.maximum.accumulate(np.append(found, best[high])[::-1])[::-1]
-            best[starts] = since[:-1]
+            best[starts] = found
+            since = best[low : high + 1]
+            since[:] = np.maximum.accumulate(since[::-1])[::-1]
             following[starts] = np.where(found > since[1:], low + self.lead + ends, 0)
         messages, cell = [], 0
         while cell < cells:
@@ -293,6 +297,12 @@ class _Paths:
                 messages.append((cell, end))
             cell = end or cell + 1
         return float(best[0]), messages
+
+
+@lru_cache(maxsize=1024)
+def _below_diagonal(rows: int, columns: int) -> BoolArray:
+    """Where a column's number is less than a row's, [row, column]."""
+    return np.tri(rows, columns, -1, dtype=bool)
 
 
 class _HandoutSearch:
@@ -447,14 +457,14 @@ class _Time:
             out, collected = self._out[:, end], self._collected[:, start]
             at_moments[~self._apart] += out * paths.told[start, end]
             at_moments[~self._apart] += collected * paths.reach[start, end]
-            if apart is not None:
+            if apart is not None and apart.collected is not None:
                 better = out if apart.out[end] >= apart.collected[start] else collected
                 at_moments[self._apart] += better * paths.half[start, end]
         return _Best(worth, at_moments)
 
     def _ends(self, weight: FloatArray) -> _HandoutEnds:
         """Worth for weights of the moments."""
-        return _HandoutEnds(weight @ self._out, weight @ self._collected)
+        return _HandoutEnds(weight @ self._out, weight @ self._collected if self._search.handout.both_ways else None)
 
     def _placed(self, average: _Average | None) -> FloatArray:
         """Weights of the moments that are like an average; even ones if there is none."""

@@ -12,7 +12,7 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.blocks import ChunkBlocks
 from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.schedule.layout import Scratch, UntimedMessage, choose_scratch, contiguous_runs
-from taccl_py.schedule.timing import dispatch_untimed, time_untimed
+from taccl_py.schedule.timing import PlanDependences, dispatch_untimed
 from taccl_py.solvers.limits import Over, never, until
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.sums import add_up
@@ -94,12 +94,13 @@ def _timed(
     scratch = choose_scratch(topology, blocks, untimed, as_named=as_named)
     runs = contiguous_runs(topology, blocks, scratch, untimed)
     sizes_bytes = [chunk_bytes * blocks.size(run.chunks) for run in runs]
-    kept = time_untimed(topology, sizes_bytes, runs)
+    plan = PlanDependences.of(topology, runs)
+    kept = plan.in_order(sizes_bytes)
     kept.sort(key=lambda message: (message.start, message.link, message.chunks))
     found = _TimedMessages(kept, scratch)
     yield found
     if found.end_us > promised_us * TEMPLATE_PARAMS.kept_promise:
-        yield _TimedMessages(dispatch_untimed(topology, sizes_bytes, runs, as_planned=True), scratch)
+        yield _TimedMessages(plan.dispatched(sizes_bytes, as_planned=True), scratch)
     yield _TimedMessages(
         dispatch_untimed(topology, [chunk_bytes * blocks.size(run.chunks) for run in kept], kept), scratch
     )
