@@ -246,7 +246,9 @@ class Racer:
 
     def spread_together(self, *several: tuple[Callable[[Any], Any], Iterable[Any]]) -> list[list[Any]]:
         """Results of several functions, each for its items, as `spread` finds them: one after the other, with no wait between two of them."""
-        calls = (_SpreadCall(place, function, item) for place, (function, items) in enumerate(several) for item in items)
+        calls = (
+            _SpreadCall(place, function, item) for place, (function, items) in enumerate(several) for item in items
+        )
         found: list[list[Any]] = [[] for _ in several]
         for place, result in self.spread(_result_of, calls):
             found[place].append(result)
