@@ -19,7 +19,7 @@ from taccl_py.portfolio.candidates import Candidate, Probe, race_candidates
 from taccl_py.portfolio.cover import TOLERANCE, cover_sizes, divisor_of, lower_with, up_to
 from taccl_py.portfolio.envelope import SizeSpan
 from taccl_py.portfolio.rows import PortfolioFile, SizeRow, UnverifiedFile, make_rows, unmade_rows
-from taccl_py.portfolio.variants import SizedCandidate, lower_variants
+from taccl_py.portfolio.variants import SizedCandidate, at_size, lower_variants
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.profiles.view import machine_under
 from taccl_py.runtimes import MAX_COUNT, Runtime
@@ -318,7 +318,8 @@ def _member_of(task: _UnloweredMember, stopped: Over) -> UnverifiedFile:
     """
     candidate, trial, choice, span, options = task.candidate, task.trial, task.choice, task.span, task.options
     made_for = _middle(span.min_bytes, span.max_bytes)
-    variant = SizedCandidate(candidate, made_for, trial.lowered, candidate.curve)
+    schedule = at_size(candidate.schedule, made_for)
+    variant = SizedCandidate(candidate, made_for, schedule, trial.lowered, candidate.curve)
     wanted = replace(trial.options, protocol=choice.setting.protocol, instances=choice.setting.instances)
     divisor = divisor_of(variant, options) * choice.setting.instances
     if -(-max(1, span.min_bytes) // divisor) * divisor > span.max_bytes:

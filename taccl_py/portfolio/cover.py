@@ -280,8 +280,7 @@ def lower_with(
     LoweringError
         If a limit of the runtime cannot be kept.
     """
-    schedule = at_size(variant.candidate.schedule, variant.at_bytes)
-    share = bytes_per_byte(schedule, options)
+    schedule, share = variant.schedule, bytes_per_byte(variant.schedule, options)
     wanted = math.floor(high * share)
     known = variant.lowered
     # The order that its program needs for its own size is the one for others too.

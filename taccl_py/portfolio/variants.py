@@ -52,6 +52,8 @@ class SizedCandidate:
         The algorithm.
     at_bytes
         Size whose times decide about the order of what takes turns.
+    schedule
+        The algorithm's schedule with these times.
     lowered
         The program, for all sizes for which it is safe.
     curve
@@ -60,6 +62,7 @@ class SizedCandidate:
 
     candidate: Candidate
     at_bytes: int
+    schedule: Schedule
     lowered: ReplayedProgram
     curve: CostCurve
 
@@ -247,17 +250,18 @@ def _lowered_if_possible(task: _UnloweredVariant) -> SizedCandidate | LoweringEr
 
 def _lowered(task: _UnloweredVariant) -> SizedCandidate:
     candidate, size, options = task.candidate, task.size, task.options
-    lowered = lower_unverified(at_size(candidate.schedule, size), options)
-    if lowered.program.max_bytes < size * bytes_per_byte(candidate.schedule, options):
+    schedule = at_size(candidate.schedule, size)
+    lowered = lower_unverified(schedule, options)
+    if lowered.program.max_bytes < size * bytes_per_byte(schedule, options):
         raise LoweringError(f"{size} bytes are not safe", runtime=options.runtime.name, limit="max_bytes")
     slower = {float(size): lowered.replay.makespan_us / candidate.curve.time_us(size)}
     for each in task.sizes:
         if each != size and 1 / _NEAR < each / size < _NEAR:
-            replay = replay_at(lowered.program, candidate.schedule, options.runtime, options.instances, each)
+            replay = replay_at(lowered.program, schedule, options.runtime, options.instances, each)
             slower[float(each)] = replay.makespan_us / candidate.curve.time_us(each)
     unknown = _UNKNOWN if max(slower.values()) > 1 + _WORTH else 1.0
     curve = _slowed(candidate.curve, {float(each): unknown for each in task.sizes} | slower)
-    return SizedCandidate(candidate, size, lowered, curve)
+    return SizedCandidate(candidate, size, schedule, lowered, curve)
 
 
 def _slowed(curve: CostCurve, slower: dict[float, float]) -> CostCurve:

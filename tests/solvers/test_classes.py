@@ -1,5 +1,7 @@
 """Classes of the columns and rows of linear programs."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -54,7 +56,13 @@ def test_a_difference_far_away_is_found():
 
 
 def test_there_may_be_no_solution():
-    assert least_cost(*program([1], [{0: -1}], [1]), Limits()) is None
+    assert least_cost(*program([1, 1], [{0: -1}, {1: -1}], [1, 1]), Limits()) is None
+
+
+def test_nothing_is_solved_where_classes_are_not_far_fewer():
+    whole = program([1, 1], [{0: 1}, {1: 1}, {0: 1, 1: 1}], [1, 1, 3])
+    assert len(set(classes_of(*whole)[1])) == 2
+    assert least_cost(*whole, Limits()) == -math.inf
 
 
 @given(
@@ -73,4 +81,7 @@ def test_the_least_cost_is_that_of_the_whole_program(cost, rows, copies):
     assert len(set(classes_of(*whole)[0])) <= width
     found = least_cost(*whole, Limits())
     assume(found is not None)  # interior points alone do not end at some programs as small as these
+    if found == -math.inf:
+        assert 2 * len(set(classes_of(*whole)[1])) > len(copied)
+        return
     assert found == pytest.approx(SparseProgram(*whole).solve(Limits()).objective, rel=1e-5)

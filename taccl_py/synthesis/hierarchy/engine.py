@@ -31,6 +31,7 @@ from taccl_py.synthesis.templates.fitting import fitted
 from taccl_py.synthesis.templates.messages import TemplatePlan
 from taccl_py.synthesis.uneven import fit_to_size
 from taccl_py.tolerances import CLOSE_TO_BOUND
+from taccl_py.work import work_seconds
 
 
 def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Synthesis:
@@ -131,18 +132,11 @@ def _write_out(
 ) -> list[Schedule]:
     """Schedules of strategies, the fastest estimates first, as long as they promise something."""
     over = limits.countdown()
-    found: list[Schedule] = []
-    work = 0
+    written_out = _WrittenOut(known)
     tried, large = set[int](), list[TemplatePlan]()
     for strategy in chosen:
-        best_us = min((schedule.makespan_us for schedule in (*known, *found)), default=float("inf"))
-        done = bound.is_reached_by(best_us) or over()
-        if (found or known or large) and (
-            done
-            or strategy.estimate_us > PARAMS.estimate_factor * best_us
-            or work > PARAMS.most_deliveries
-            or len(tried) >= PARAMS.most_written
-        ):
+        is_last = bound.is_reached_by(written_out.best_us) or over() or len(tried) >= PARAMS.most_written
+        if (known or written_out.found or large) and (is_last or written_out.makes_needless(strategy.estimate_us)):
             break
         plan = strategy.plan()
         if plan is not None and len(plan.messages) > most_messages:
@@ -153,15 +147,39 @@ def _write_out(
         is_new = plan is not None and same not in tried
         schedule = fitted(demand, plan, over, promised_us=strategy.estimate_us) if plan is not None and is_new else None
         tried.add(same)
-        if schedule is not None:
-            work += sum(len(message.chunks) for message in schedule.messages)
-            found.append(schedule)
-            if schedule.makespan_us < best_us:
-                events.incumbent(schedule.makespan_us)
+        if schedule is not None and written_out.take(schedule):
+            events.incumbent(schedule.makespan_us)
+    found = written_out.found
     if large and not found and not known:
         smallest = fitted(demand, min(large, key=lambda plan: len(plan.messages)), over)
         found += [] if smallest is None else [smallest]
     return found
+
+
+class _WrittenOut:
+    """Schedules of strategies so far, beside those that were there already."""
+
+    def __init__(self, known: Sequence[Schedule]) -> None:
+        self.found: list[Schedule] = []
+        self.best_us = min((schedule.makespan_us for schedule in known), default=math.inf)
+        self._deliveries = self._in_vain = 0
+        self._begun_s = work_seconds()
+
+    def take(self, schedule: Schedule) -> bool:
+        """Add one; whether it is the best so far."""
+        is_better = schedule.makespan_us < self.best_us
+        self.found.append(schedule)
+        self.best_us = min(self.best_us, schedule.makespan_us)
+        self._in_vain = 0 if is_better else self._in_vain + 1
+        self._deliveries += sum(len(message.chunks) for message in schedule.messages)
+        return is_better
+
+    def makes_needless(self, estimate_us: float) -> bool:
+        """True if a strategy with such an estimate, and all those behind it, are not worth the time."""
+        factor = PARAMS.estimate_factor
+        if self._in_vain >= PARAMS.most_in_vain and work_seconds() - self._begun_s > PARAMS.patient_seconds:
+            factor = PARAMS.estimate_factor_in_vain
+        return estimate_us > factor * self.best_us or self._deliveries > PARAMS.most_deliveries
 
 
 def _order_of(plan: TemplatePlan) -> int:

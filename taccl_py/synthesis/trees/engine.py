@@ -257,10 +257,7 @@ class _TreesRun:
         found = self._bettering(base.network).bettered(found)
         if not found:
             raise LimitReached("no schedule was found; give more time with --time-limit")
-        best = best_of(found)
-        most_sized = UNEVEN.most_messages / len(base.network.images)
-        kept = [best, *coarser(found), *self._usable(found), *rivals(best, found, most_sized)]
-        return list({id(choice): choice for choice in kept}.values())
+        return self._kept(base.network, found)
 
     def _bettering(self, network: CapacityNetwork) -> Bettering:
         counts = usable_counts(self.demand) if self._is_free and self._is_long(network) else ()
@@ -300,14 +297,19 @@ class _TreesRun:
         most = tree_sets[0].parts * max(self._possible_cuts(network, tree_sets))
         return promise_of(network, tree_sets[0], self._shard_mb, most, both_directions=len(tree_sets) > 1)
 
-    def _usable(self, found: list[OrderChoice]) -> list[OrderChoice]:
-        """The best plan whose pieces are chunks that serve the size, unless the best of all or a coarser one is such a plan."""
-        counts = usable_counts(self.demand)
-        kept = (best_of(found), *coarser(found))
-        usable = [choice for choice in found if choice.num_chunks in counts]
-        if self.demand.chunks_per_rank is not None or not usable or best_of(usable) in kept:
-            return []
-        return [best_of(usable)]
+    def _kept(self, network: CapacityNetwork, found: list[OrderChoice]) -> list[OrderChoice]:
+        """The best plan, and others that may serve the size better or where that cannot be lowered."""
+        best, most_sized = best_of(found), UNEVEN.most_messages / len(network.images)
+        kept = [best, *coarser(found)]
+        if self.demand.chunks_per_rank is None:
+            counts = usable_counts(self.demand)
+            usable = [choice for choice in found if choice.num_chunks in counts]
+            if usable and best_of(usable) not in kept:
+                kept.append(best_of(usable))
+            if self._is_free:  # a plan of very many pieces that do not serve the size is not cut into others
+                lasting = [c for c in kept[1:] if c.num_chunks in counts or len(c.plan.messages) <= most_sized]
+                kept = [best, *lasting]
+        return list({id(choice): choice for choice in (*kept, *rivals(best, found, most_sized))}.values())
 
     def _cut_finer(
         self, base: TreePacking, backward: TreePacking | None, tree_sets: Sequence[TreeSet], before: list[OrderChoice]

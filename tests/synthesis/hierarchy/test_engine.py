@@ -1,5 +1,7 @@
 """Engine hierarchy: right on clusters of all sorts, as fast as can be worked out by hand, and faster than what it replaces."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from taccl_py.collective import Kind
@@ -9,7 +11,9 @@ from taccl_py.pipeline.deliver import lower_and_verify
 from taccl_py.runtimes import EXECUTOR
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options
+from taccl_py.synthesis.hierarchy import engine
 from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy
+from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.strategies import strategies
 from taccl_py.synthesis.templates.engine import synthesize_templates
 from taccl_py.synthesis.templates.fitting import fitted
@@ -153,3 +157,23 @@ def test_what_it_is_not_for_is_said():
         solved(load_topology("ndv4", 1), Kind.ALLGATHER, MIB)
     with pytest.raises(InputError, match="cannot share 7 chunks a rank"):
         solved(topology, Kind.BROADCAST, MIB, chunks_per_rank=7)
+
+
+def test_after_many_schedules_and_much_work_in_vain_only_better_promises_are_kept(monkeypatch):
+    @dataclass
+    class Lasting:
+        makespan_us: float
+        messages: tuple = ()
+
+    work_s = [7.0]
+    monkeypatch.setattr(engine, "work_seconds", lambda: work_s[0])
+    written = engine._WrittenOut([Lasting(100.0)])
+    assert [written.makes_needless(estimate_us) for estimate_us in (129.0, 131.0)] == [False, True]
+    for _ in range(PARAMS.most_in_vain):
+        assert not written.take(Lasting(100.0))
+    assert not written.makes_needless(129.0)
+    work_s[0] += PARAMS.patient_seconds + 0.1
+    assert [written.makes_needless(estimate_us) for estimate_us in (101.0, 103.0)] == [False, True]
+    assert written.take(Lasting(99.0))
+    assert not written.makes_needless(128.0)
+    assert (written.best_us, len(written.found)) == (99.0, PARAMS.most_in_vain + 1)
