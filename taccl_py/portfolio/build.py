@@ -6,11 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from taccl_py.collective import Collective
 from taccl_py.errors import LimitReached, LoweringError
 from taccl_py.lowering.limits import NO_CALL, no_call
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import flag_is_early, possible_protocols
+from taccl_py.pipeline.deliver import Lowered, ReplayedProgram, verified
 from taccl_py.pipeline.resolve import Request, make_demand
 from taccl_py.pipeline.select import Trial, in_some_arrangement, preferred_us, require_chosen
 from taccl_py.pipeline.views import retimed
@@ -32,6 +34,7 @@ from taccl_py.synthesis.bounds.runtime import likely_views
 from taccl_py.synthesis.engine import Demand, Events, Proof
 from taccl_py.synthesis.race import Racer
 from taccl_py.units import SizeRange
+from taccl_py.verify.msccl import ProgramVerdict
 
 # Sizes at which engines run are this far apart at most.
 _PROBE_FACTOR = 2.0
@@ -136,15 +139,17 @@ def synthesize_portfolio(
             cover = ReplayedCover(candidates, sizes_bytes, options, profile, instances, racer, over)
             chosen = _members_by_replay(cover, sizes, options, stopped, racer)
         ends = (replace(demand, size_bytes=float(file.max_bytes)) for file in chosen)
-        longest = sorted(range(len(chosen)), key=lambda place: -chosen[place].found.program.num_steps)
-        proved, verified, made = racer.spread_together(
+        longest = sorted(chosen, key=lambda file: -file.found.program.num_steps)
+        proved, texts, made = racer.spread_together(
             (_bounded, (_Bounding(bounds, each, over()) for each in ends)),
-            (_verified, (_UnverifiedMember(chosen[place], options.runtime) for place in longest)),
+            (_verified_text, (_UnverifiedProgram.of(file, options.runtime) for file in longest)),
             (make_rows, unmade_rows(chosen, probes, options, profile, limits.within(_BOUNDS_UNDER_SECONDS))),
         )
-        files = dict(zip(longest, verified, strict=True))
-        bounded = enumerate(each.bound for each in proved)
-        members = [_with_origin(files[place], demand, request, bound) for place, bound in bounded]
+        written = {file.min_bytes: each.of(file.found) for file, each in zip(longest, texts, strict=True)}
+        members = [
+            _with_origin(file.with_program(written[file.min_bytes]), demand, request, each.bound)
+            for file, each in zip(chosen, proved, strict=True)
+        ]
         rows = sorted((row for some in made for row in some), key=lambda row: row.size_bytes)
     return Portfolio(demand, tuple(members), tuple(rows), len(candidates), profile)
 
@@ -329,22 +334,41 @@ def _member_of(task: _UnloweredMember, stopped: Over) -> UnverifiedFile:
     )
     if options.protocol is None and flag_is_early(options.runtime, choice.setting.protocol):
         # Only its verifier tells.
-        known = member.verified(options.runtime).lowered
+        known = verified(member.found, member.schedule.collective, options.runtime)
         require_chosen(known, options)
         member = replace(member, found=known)
     return member
 
 
 @dataclass(frozen=True)
-class _UnverifiedMember:
-    """A member that is to be verified for a runtime."""
+class _VerifiedText:
+    """Text of a program, and the verdict on it."""
 
-    file: UnverifiedFile
+    text: str
+    verdict: ProgramVerdict
+
+    def of(self, found: ReplayedProgram) -> Lowered:
+        """The program with its text."""
+        return Lowered(found.program, found.replay, found.port_order, self.text, self.verdict)
+
+
+@dataclass(frozen=True)
+class _UnverifiedProgram:
+    """A program that is to be verified: all of a file that goes to another process for that."""
+
+    found: ReplayedProgram
+    collective: Collective
     runtime: Runtime
 
+    @staticmethod
+    def of(file: UnverifiedFile, runtime: Runtime) -> _UnverifiedProgram:
+        """The program of a file."""
+        return _UnverifiedProgram(file.found, file.schedule.collective, runtime)
 
-def _verified(task: _UnverifiedMember) -> PortfolioFile:
-    return task.file.verified(task.runtime)
+
+def _verified_text(task: _UnverifiedProgram) -> _VerifiedText:
+    lowered = verified(task.found, task.collective, task.runtime)
+    return _VerifiedText(lowered.text, lowered.verdict)
 
 
 def range_demand(request: Request, sizes: SizeRange) -> Demand:

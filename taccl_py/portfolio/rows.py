@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline.deliver import Lowered, ReplayedProgram, replay_at, verified
+from taccl_py.pipeline.deliver import Lowered, ReplayedProgram, replay_at
 from taccl_py.portfolio.candidates import Candidate, Probe
 from taccl_py.portfolio.variants import at_size
 from taccl_py.profiles.model import RuntimeProfile
@@ -33,16 +33,8 @@ class UnverifiedFile:
     max_bytes: int
     instances: int
 
-    def verified(self, runtime: Runtime) -> PortfolioFile:
-        """The file with its verified text.
-
-        Raises
-        ------
-        InvalidArtifact
-            If the verifier rejects it.
-        """
-        found = self.found
-        lowered = found if isinstance(found, Lowered) else verified(found, self.schedule.collective, runtime)
+    def with_program(self, lowered: Lowered) -> PortfolioFile:
+        """The file with its verified program."""
         return PortfolioFile(self.candidate, self.schedule, lowered, self.min_bytes, self.max_bytes, self.instances)
 
 
