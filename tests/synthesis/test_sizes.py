@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from taccl_py.solvers import classes
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis import sizes
 from taccl_py.synthesis.sizes import Chains, MessageTime, PortTurn, apportion, best_sizes, undominated
@@ -29,6 +30,9 @@ def test_of_many_rows_sizes_that_are_not_below_a_time_are_not_looked_for(monkeyp
     monkeypatch.setattr(sizes, "PARAMS", replace(sizes.PARAMS, many_rows=0))
     chains = Chains([range(2)], [[0], [1]], [[MessageTime(0.0, 10.0)], [MessageTime(0.0, 30.0)]], [[], []], [], 20.0)
     assert best_sizes(chains, Limits(), below_us=16.0) == best_sizes(chains, Limits())
+    # Where classes are as many as rows, nothing tells that soon.
+    assert best_sizes(chains, Limits(), below_us=14.0) is not None
+    monkeypatch.setattr(classes, "_MOST_CLASSES", 1.0)
     monkeypatch.setattr(sizes, "SparseProgram", None)
     assert best_sizes(chains, Limits(), below_us=14.0) is None
 
