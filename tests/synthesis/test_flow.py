@@ -44,6 +44,12 @@ def test_gaps_are_closed_where_links_differ(number, size_bytes, most_us):
     assert found.schedule.makespan_us < most_us
 
 
+def test_messages_are_ordered_whose_second_chunk_takes_an_arc_with_a_smaller_number():
+    """On this machine the neighbourhood search had no model of a port that such a message takes, and ended in an error."""
+    found = solve(Demand(random_machine(85), Kind.ALLTOALL, 64 << 20), WORK)
+    assert found.schedule.makespan_us < 13_700
+
+
 @pytest.mark.slow
 def test_gaps_are_closed_where_links_differ_and_few_lead_to_a_rank():
     """As they are dispatched these take 12,358 and 13,843 us."""

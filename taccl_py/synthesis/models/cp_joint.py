@@ -221,8 +221,12 @@ def _pieces(model: Any, task: ModelTask, v: _JointVariables) -> dict[int, dict[i
     """
     q, grid = task.quotient, task.grid
     users: dict[int, dict[int, _Piece]] = {}
-    depths = {a: _depth(task.predecessor, v.settled, a) if a in v.settled else 0 for a in v.x}
-    for a in sorted(v.x, key=depths.__getitem__):  # settled pieces behind those before them
+    placed: set[int] = set()
+
+    def place(a: int) -> None:
+        if a in placed:
+            return
+        placed.add(a)
         used, begin, finish, joined = v.x[a], v.begin[int(q.head[a])], v.finish[int(q.head[a])], v.g.get(a)
         whole = grid.alpha[a] + grid.beta[a]
         size = whole if joined is None else whole - grid.alpha[a] * joined
@@ -232,7 +236,10 @@ def _pieces(model: Any, task: ModelTask, v: _JointVariables) -> dict[int, dict[i
             if (units, more) == (whole, grid.beta[a]):
                 piece = _Piece(a, main, begin, finish, units, saved)
             elif joined is None or a in v.settled:
-                start = begin if joined is None else users[resource][task.predecessor[a]].end
+                start = begin
+                if joined is not None:
+                    place(task.predecessor[a])
+                    start = users[resource][task.predecessor[a]].end
                 interval = model.new_optional_fixed_size_interval_var(start, units - saved, used, f"port{a}")
                 piece = _Piece(a, interval, start, start + units - saved, units, saved)
             else:
@@ -242,6 +249,10 @@ def _pieces(model: Any, task: ModelTask, v: _JointVariables) -> dict[int, dict[i
                 interval = model.new_optional_interval_var(start, units - saved * joined, end, used, f"port{a}")
                 piece = _Piece(a, interval, start, end, units, saved)
             users.setdefault(resource, {})[a] = piece
+
+    depths = {a: _depth(task.predecessor, v.settled, a) if a in v.settled else 0 for a in v.x}
+    for a in sorted(v.x, key=depths.__getitem__):  # settled pieces behind settled ones before them
+        place(a)
     return users
 
 
