@@ -40,9 +40,9 @@ class Decisions:
     apart: frozenset[Joint] = frozenset()
     staged: frozenset[int] = frozenset()
 
-    def not_yet_apart(self, joints: set[Joint]) -> set[Joint]:
+    def not_yet_apart(self, joints: Iterable[Joint]) -> set[Joint]:
         """Joints, of some, that are not to be taken apart."""
-        return {joint for joint in joints if joint not in self.apart and joint.receiver not in self.apart}
+        return {joint for joint in joints if not joint.is_among(self.apart)}
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def shorten(
         if block.is_local:
             now = sum(other.is_local for other in attempt.blocks[block.rank])
             local[block.rank] = max(local.get(block.rank, 0), now + 1, -(-now * steps // runtime.max_steps))
-        elif block.is_joined and decisions.not_yet_apart({block.joint} - apart):
+        elif block.is_joined and not block.joint.is_among(apart):
             apart.add(block.joint)
         else:
             for link in sorted(set(_links(block, attempt.transfers))):

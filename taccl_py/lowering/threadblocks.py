@@ -7,7 +7,7 @@ times holds nothing up. At last, if there are more than can run at the same time
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -32,6 +32,10 @@ class Joint:
     def receiver(self) -> Joint:
         """Name of all threadblocks of the rank that receive from the same peer, whichever they send to."""
         return replace(self, send_peer=NONE)
+
+    def is_among(self, apart: Collection[Joint]) -> bool:
+        """True if this threadblock, or all that receive from the peer, are among those to be taken apart."""
+        return self in apart or self.receiver in apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +94,6 @@ class ThreadblockRules:
     apart: frozenset[Joint]
     fuse: bool = True
     instances: int = 1
-
-    def keeps_apart(self, joint: Joint) -> bool:
-        """True if what is received and what is sent should have a threadblock each."""
-        return joint in self.apart or joint.receiver in self.apart
 
 
 def make_threadblocks(
@@ -198,7 +198,7 @@ class _Joiner:
             if first in taken or second in gone or not self._may_join(blocks[first], blocks[second]):
                 continue
             joined = self._join(blocks[first], blocks[second])
-            if not self._rules.keeps_apart(joined.joint) and self._delay_us(joined.actions) <= 0:
+            if not joined.joint.is_among(self._rules.apart) and self._delay_us(joined.actions) <= 0:
                 taken[first] = joined
                 gone.add(second)
         return [taken.get(index, block) for index, block in enumerate(blocks) if index not in gone]
@@ -278,7 +278,7 @@ class _Joiner:
             max(one.channel, other.channel),
             tuple(actions),
         )
-        fuse = self._rules.fuse and self._rules.runtime.fused and not self._rules.keeps_apart(joined.joint)
+        fuse = self._rules.fuse and self._rules.runtime.fused and not joined.joint.is_among(self._rules.apart)
         return replace(joined, actions=self._fused(actions)) if fuse else joined
 
     def _fused(self, actions: list[RankAction]) -> tuple[RankAction, ...]:
