@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from taccl_py.collective import Kind
-from taccl_py.errors import Infeasible, InputError, LimitReached
+from taccl_py.errors import Infeasible, InputError, InvalidArtifact, LimitReached
 from taccl_py.pipeline.search import require_valid
 from taccl_py.pipeline.views import retimed
 from taccl_py.schedule.ir import Origin, Schedule
@@ -156,12 +156,12 @@ def _of_old(old: Schedule, demand: Demand, limits: Limits, events: Events) -> It
         resizing = limits.within(limits.seconds * _RESIZING)
         resized = recut(kept, FinerChunks.of(demand), resizing)
         reason = "" if resized is not None else "no other sizes of its chunks are faster"
-        yield RemedyTried(Remedy.RESIZED, _valid(resized), reason)
+        yield _tried(Remedy.RESIZED, resized, reason)
     if demand.kind in _BACKWARDS:
         return
     reweighed = mended(old, demand, limits.within(limits.seconds * _REWEIGHING))
     reason = "" if reweighed is not None else "its routes cannot be weighed anew"
-    yield RemedyTried(Remedy.REWEIGHED, _valid(reweighed), reason)
+    yield _tried(Remedy.REWEIGHED, reweighed, reason)
 
 
 def _on(old: Schedule, topology: Topology) -> Schedule | str:
@@ -182,10 +182,15 @@ def _on(old: Schedule, topology: Topology) -> Schedule | str:
     return found if found is not None else "its sums come out wrong with the new times"
 
 
-def _valid(schedule: Schedule | None) -> Schedule | None:
-    if schedule is not None:
+def _tried(remedy: Remedy, schedule: Schedule | None, reason: str) -> RemedyTried:
+    """A remedy with its schedule; a mistake of this program in one of them is told, and leaves the others to the user."""
+    if schedule is None:
+        return RemedyTried(remedy, None, reason)
+    try:
         require_valid(schedule)
-    return schedule
+    except InvalidArtifact as error:
+        return RemedyTried(remedy, None, f"its schedule is wrong, which is a mistake of taccl: {error}")
+    return RemedyTried(remedy, schedule)
 
 
 def _time_us(tried: RemedyTried) -> float:

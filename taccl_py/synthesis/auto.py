@@ -18,6 +18,7 @@ from taccl_py.schedule.ir import Origin
 from taccl_py.synthesis.bounds import Bound, demand_bound, raised
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.damage.healing import healed
+from taccl_py.synthesis.damage.simpler import simpler_machines
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.race import DIED, EngineRun, RaceOutcome, Racer, SecondRuns
@@ -189,7 +190,9 @@ def leading_runs(demand: Demand) -> list[EngineRun]:
 
 def mending_runs(demand: Demand) -> list[EngineRun]:
     """The run that goes before all others where links or ports are slow or gone: it alone knows the machine as it was."""
-    is_damaged = _has_hierarchy(demand) and healed(demand.topology) is not None
+    if not _has_hierarchy(demand):
+        return []
+    is_damaged = healed(demand.topology) is not None or any(simpler_machines(demand.topology))
     return leading_runs(demand) if is_damaged else []
 
 

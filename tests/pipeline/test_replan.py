@@ -1,11 +1,14 @@
 """New schedules after a failure."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import Infeasible, InputError
+from taccl_py.pipeline import replan as pipeline
 from taccl_py.pipeline.replan import Remedy, replan
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule
@@ -61,6 +64,18 @@ def test_what_used_a_link_that_is_gone_is_said_and_another_schedule_found():
     assert remedies(found)[Remedy.RETIMED].reason == "it uses what is gone: 0->1, 1->0"
     assert found.remedy in (Remedy.SEARCHED, Remedy.REWEIGHED)
     assert found.synthesis.schedule.makespan_us >= 22.0
+    assert verify_schedule(found.synthesis.schedule) == ()
+
+
+def test_a_wrong_remedy_leaves_the_others(monkeypatch):
+    old = direct("full:3")
+    slow = degraded(old.topology, Degradation(slow=(SlowLink(LinkChoice(0, 1), 0.5),)))
+    monkeypatch.setattr(pipeline, "mended", lambda plan, *_: replace(plan, messages=plan.messages[1:]))
+    found = replan(old, slow, options(), Events())
+    wrong = remedies(found)[Remedy.REWEIGHED]
+    assert wrong.schedule is None
+    assert wrong.reason.startswith("its schedule is wrong, which is a mistake of taccl: ")
+    assert found.remedy is not Remedy.REWEIGHED
     assert verify_schedule(found.synthesis.schedule) == ()
 
 

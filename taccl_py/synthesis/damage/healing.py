@@ -6,11 +6,12 @@ of the third rank. Nobody has to say what was lost, so a machine that was measur
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
+from taccl_py.schedule.ir import Schedule
 from taccl_py.synthesis.damage.params import PARAMS
 from taccl_py.topology.model import Link, Port, Topology
 
@@ -18,6 +19,8 @@ from taccl_py.topology.model import Link, Port, Topology
 PortKind = tuple[str, tuple[int, ...], tuple[int, ...], int]
 # Kind of a link: whether it leads to another node, the places of its ends, and its number among parallel ones.
 _LinkKind = tuple[bool, int, int, int]
+# The better of two costs, or the worse one.
+_Choice = Callable[[float, float], float]
 
 
 def healed(topology: Topology) -> Topology | None:
@@ -25,13 +28,25 @@ def healed(topology: Topology) -> Topology | None:
 
     Ranks keep their numbers. What is slow has the costs of the best of its kind, what some node lacks is there.
     """
+    return _with_alike_nodes(topology, min)
+
+
+def levelled(topology: Topology) -> Topology | None:
+    """The machine with all its nodes as slow as the slowest, and with no more than what all of them have; None if they are so already, or cannot be compared.
+
+    Where nodes are of several generations, what is planned for it is as good as if all were of the oldest one.
+    """
+    return _with_alike_nodes(topology, max)
+
+
+def _with_alike_nodes(topology: Topology, choose: _Choice) -> Topology | None:
     sizes = {len(ranks) for ranks in topology.node_ranks}
     if topology.num_nodes == 1 or len(sizes) > 1:
         return None
     ports = _NodePorts.of(topology)
     if ports is None:
         return None
-    machine = _Mended(topology, ports).machine()
+    machine = _AlikeNodes(topology, ports, choose).machine()
     return None if _is_the_same(topology, machine) else machine
 
 
@@ -42,6 +57,18 @@ def link_images(whole: Topology, damaged: Topology) -> tuple[int | None, ...]:
         left = damaged.links_between.get((link.src, link.dst), ())
         found.append(left[whole.lane[index] % len(left)] if left else None)
     return tuple(found)
+
+
+def on_all_links(schedule: Schedule, topology: Topology) -> Schedule:
+    """A schedule for a machine without some links, on the machine with them."""
+    link_of = link_images(schedule.topology, topology)
+    messages = []
+    for message in schedule.messages:
+        link = link_of[message.link]
+        if link is None:
+            raise ValueError(f"link {message.link} of {schedule.topology.name} is not one of {topology.name}")
+        messages.append(replace(message, link=link))
+    return replace(schedule, topology=topology, messages=tuple(messages))
 
 
 @dataclass(frozen=True)
@@ -113,23 +140,26 @@ def _kind(topology: Topology, node: int, links: Sequence[int]) -> PortKind:
     return reach, tuple(sorted(sources)), tuple(sorted(targets)), 0
 
 
-class _Mended:
-    """Links and ports of all nodes by their kinds."""
+class _AlikeNodes:
+    """Links and ports of all nodes by their kinds: the best, and what any node has, or the worst, and what all of them have."""
 
-    def __init__(self, topology: Topology, ports: _NodePorts) -> None:
-        self._topology = topology
+    def __init__(self, topology: Topology, ports: _NodePorts, choose: _Choice) -> None:
+        self._topology, self._choose = topology, choose
         self._ports: list[Port] = []
         self._number: dict[tuple[int, PortKind], int] = {}
         self._names: dict[tuple[int, PortKind], str] = {}
-        self._best: dict[PortKind, Port] = {}
+        self._costs: dict[PortKind, Port] = {}
         for port, node, kind in zip(topology.ports, ports.node, ports.kind, strict=True):
             self._names[node, kind] = port.name
-            best = self._best.get(kind, port)
-            self._best[kind] = replace(
-                best, alpha_us=min(best.alpha_us, port.alpha_us), beta_us_per_mb=min(best.beta_us_per_mb, port.beta_us_per_mb)
-            )  # fmt: skip
-        # Of a kind of links the best costs, and the kinds of the ports at the sender's and at the receiver's side.
+            known = self._costs.get(kind, port)
+            self._costs[kind] = replace(
+                known,
+                alpha_us=choose(known.alpha_us, port.alpha_us),
+                beta_us_per_mb=choose(known.beta_us_per_mb, port.beta_us_per_mb),
+            )
+        # Of a kind of links the costs, and the kinds of the ports at the sender's and at the receiver's side.
         self._links: dict[_LinkKind, tuple[Link, tuple[tuple[bool, PortKind], ...]]] = {}
+        number: Counter[_LinkKind] = Counter()
         for index, link in enumerate(topology.links):
             source, target = topology.node_of[link.src], topology.node_of[link.dst]
             key: _LinkKind = (
@@ -138,11 +168,17 @@ class _Mended:
                 topology.local_rank[link.dst],
                 topology.lane[index],
             )
-            known, sides = self._links.get(key, (link, ()))
+            alike, sides = self._links.get(key, (link, ()))
             if len(link.ports) > len(sides):
                 sides = tuple((ports.node[port] == source, ports.kind[port]) for port in link.ports)
-            self._links[key] = (_better(known, link), sides)
-        self._complete()
+            self._links[key] = (self._chosen(alike, link), sides)
+            number[key] += 1
+        if choose is min:
+            self._complete()
+        else:
+            nodes = topology.num_nodes
+            everywhere = {True: nodes * (nodes - 1), False: nodes}
+            self._links = {key: found for key, found in self._links.items() if number[key] == everywhere[key[0]]}
 
     def _complete(self) -> None:
         """Join all places that send to other nodes with all that hear from them, where most are joined.
@@ -159,7 +195,15 @@ class _Mended:
                 out, out_sides = self._links[(True, *senders[here], 0)]
                 into, in_sides = self._links[(True, *receivers[there], 0)]
                 sides = [side for side in out_sides if side[0]] + [side for side in in_sides if not side[0]]
-                self._links[True, here, there, 0] = (_better(out, into), tuple(sides))
+                self._links[True, here, there, 0] = (self._chosen(out, into), tuple(sides))
+
+    def _chosen(self, one: Link, other: Link) -> Link:
+        return replace(
+            one,
+            alpha_us=self._choose(one.alpha_us, other.alpha_us),
+            beta_us_per_mb=self._choose(one.beta_us_per_mb, other.beta_us_per_mb),
+            latency_us=self._choose(one.latency_us, other.latency_us),
+        )
 
     def machine(self) -> Topology:
         """All nodes with all of them."""
@@ -172,7 +216,7 @@ class _Mended:
             if kind[0] == (source != target)
         ]
         return replace(
-            self._topology, name=f"{self._topology.name}-whole", ports=tuple(self._ports), links=tuple(made), symmetry=(),
+            self._topology, name=f"{self._topology.name}-alike", ports=tuple(self._ports), links=tuple(made), symmetry=(),
             switches=(),
         )  # fmt: skip
 
@@ -190,17 +234,8 @@ class _Mended:
         if number is None:
             number = self._number[node, kind] = len(self._ports)
             name = self._names.get((node, kind), f"node {node} restored {number}")
-            self._ports.append(replace(self._best[kind], name=name))
+            self._ports.append(replace(self._costs[kind], name=name))
         return number
-
-
-def _better(one: Link, other: Link) -> Link:
-    return replace(
-        one,
-        alpha_us=min(one.alpha_us, other.alpha_us),
-        beta_us_per_mb=min(one.beta_us_per_mb, other.beta_us_per_mb),
-        latency_us=min(one.latency_us, other.latency_us),
-    )
 
 
 def _is_the_same(one: Topology, other: Topology) -> bool:

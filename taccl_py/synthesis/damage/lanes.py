@@ -12,7 +12,7 @@ from taccl_py.collective import Kind
 from taccl_py.schedule.ir import Schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound
-from taccl_py.synthesis.damage.healing import healed, link_images
+from taccl_py.synthesis.damage.healing import healed, on_all_links
 from taccl_py.synthesis.damage.mending import Writer, lane_rates
 from taccl_py.synthesis.engine import Demand, Events
 from taccl_py.topology.model import Topology
@@ -35,13 +35,8 @@ def on_whole_lanes(demand: Demand, bound: Bound, limits: Limits, events: Events,
     even = whole_lanes(demand.topology) if demand.kind is Kind.BROADCAST else None
     if even is None:
         return []
-    # Whatever is left there is there.
-    link_of = [link for link in link_images(even, demand.topology) if link is not None]
-    found = []
-    for schedule in writer(replace(demand, topology=even), bound, limits, events):
-        messages = tuple(replace(each, link=link_of[each.link]) for each in schedule.messages)
-        found.append(replace(schedule, topology=demand.topology, messages=messages))
-    return found
+    found = writer(replace(demand, topology=even), bound, limits, events)
+    return [on_all_links(schedule, demand.topology) for schedule in found]
 
 
 def whole_lanes(topology: Topology) -> Topology | None:

@@ -16,6 +16,10 @@ class Params:
     lanes_part
         Part of the time in which a Broadcast is planned over whole lanes alone. Measured: bench section damaged; 0.3 leaves 6406 us in place
         of 6218 for 1 GiB on two nodes.
+    simpler_part
+        Part of the time in which plans without slow links, or for nodes that are all as slow as the slowest, are sought. Guess.
+    simpler_bound_factor
+        Such plans are sought where their own bound is at most so many times the demand's. Guess.
     sizing_part
         Part of the time kept for finding sizes of what was planned over whole lanes alone. Measured: bench section damaged, Broadcast of 64
         MiB on four nodes, 519.6 -> 497.8 us.
@@ -60,6 +64,8 @@ class Params:
 
     completed_part: int = 2
     lanes_part: float = 0.5
+    simpler_part: float = 0.6
+    simpler_bound_factor: float = 1.05
     sizing_part: float = 0.2
     whole_part: float = 0.6
     whole_messages_a_second: int = 1_600

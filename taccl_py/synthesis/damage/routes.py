@@ -193,7 +193,8 @@ class Damage:
     def _lane_route(self, block: ChunkBlock, exchange: Exchange) -> list[tuple[int, int]] | None:
         """Messages inside the block's first node as they are, from there on those of other lanes; None if there is no link, or no data.
 
-        What brings a rank the block comes before what it sends on.
+        What brings a rank the block comes before what it sends on. A plan that brings some rank of the first node the block from another node has
+        no such route: where that becomes another rank, this one has the block already.
         """
         source, _ = ends_of(self.plan, block)
         node_of = self.topology.node_of
@@ -213,7 +214,7 @@ class Damage:
         found, known = list[tuple[int, int]](), {source}
         while mapped:
             following = next((each for each in mapped if self.topology.links[each[1]].src in known), None)
-            if following is None:
+            if following is None or self.topology.links[following[1]].dst in known:
                 return None
             mapped.remove(following)
             found.append(following)

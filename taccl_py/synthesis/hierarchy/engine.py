@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from taccl_py.collective import ROOTED, Kind
@@ -21,6 +22,7 @@ from taccl_py.synthesis.damage.exchange import balanced_exchanges
 from taccl_py.synthesis.damage.lanes import on_whole_lanes
 from taccl_py.synthesis.damage.mending import mended_schedules
 from taccl_py.synthesis.damage.params import PARAMS as DAMAGE
+from taccl_py.synthesis.damage.simpler import on_simpler_machines
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.strategies import HierarchyStrategy, owner_strategies, strategies
@@ -50,9 +52,14 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     events.stage("bound")
     bound = known_bound(demand, options)
     events.bound(bound.time_us)
+
+    def elsewhere(there: Demand, its_bound: Bound, limits: Limits) -> Synthesis:
+        return synthesize_hierarchy(there, replace(options, limits=limits, bound=its_bound), Events())
+
+    beside = on_simpler_machines(demand, bound, options.limits, elsewhere)
     events.stage("strategies")
     # Sizes that nodes that differ, or damage, asked for are the best already.
-    uneven = _write_out(owner_strategies(demand), demand, bound, options.limits.within(deadline.left), events, ())
+    uneven = _write_out(owner_strategies(demand), demand, bound, options.limits.within(deadline.left), events, beside)
     uneven += balanced_exchanges(demand, options.limits.within(deadline.left))
     on_lanes: list[Schedule] = []
     if demand.kind is not Kind.ALLTOALL or not uneven:  # plans with detours are far from balanced lanes
@@ -62,7 +69,7 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
         kept = DAMAGE.sizing_part * options.limits.seconds if on_lanes else 0.0
         writer = partial(written, most_messages=DAMAGE.whole_messages_a_second * options.limits.seconds)
         uneven += mended_schedules(demand, bound, options.limits.within(deadline.left - kept), events, writer, known_us)
-    known = [*uneven, *on_lanes]
+    known = [*beside, *uneven, *on_lanes]
     # Lanes that are left seldom divide a size; nothing that crosses all of them is near what they do.
     found = (
         known if on_lanes else [*known, *written(demand, bound, options.limits.within(deadline.left), events, known)]
@@ -90,7 +97,7 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     ]
     runners_up = (*near[: COMMON.most_runners_up], *fewer[: PARAMS.most_coarser])
     answer = Synthesis(best, bound, Proof.of(best.makespan_us, bound), "none", seconds, runners_up)
-    return fit_to_size(answer, demand, options.limits.within(deadline.left), sized=[*passed_on, *uneven])
+    return fit_to_size(answer, demand, options.limits.within(deadline.left), sized=[*passed_on, *beside, *uneven])
 
 
 def written(

@@ -335,7 +335,9 @@ class Params:
     most_root_packings: int = 2
     most_root_places: int = 300
     most_shortened: int = 2
-    root_work: float = 0.4
+    root_work: float = 2.0
+    root_work_part: float = 0.2
+    root_turn_part: float = 0.5
     root_ticks: int = 20_000
     root_piece_counts: tuple[int, ...] = (8, 16, 32, 64, 128, 256, 512)
     least_root_pieces: float = 0.25

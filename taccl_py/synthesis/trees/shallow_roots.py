@@ -25,6 +25,7 @@ from taccl_py.synthesis.trees.packing import Packing
 from taccl_py.synthesis.trees.params import PARAMS
 from taccl_py.synthesis.trees.rounds import least_time_of_rounds_us
 from taccl_py.synthesis.trees.through_roots import of_large_parts, pieces_through_roots
+from taccl_py.work import RATES
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +60,8 @@ class ShortPaths:
         root: int | None = None,
     ) -> None:
         self._network, self._chunk_bytes, self._limits, self._root = network, chunk_bytes, limits, root
-        self._deadline, self._work_left = limits.deadline(), PARAMS.root_work
+        self._deadline = limits.deadline()
+        self._work_left = min(PARAMS.root_work, PARAMS.root_work_part * limits.seconds / RATES.pipelined)
 
     def best(self, packing: RootParts) -> list[PromisedParts]:
         """Parts of a packing, and others with shorter paths in place of them, the most promising ones first; none that promise much less.
@@ -72,9 +74,7 @@ class ShortPaths:
         known = self.promised(of_large_parts(packing))
         shares = tuple(float(amount) for amount in known.parts.amounts)
         found = [known]
-        # One part is soon found; of those of an AllReduce several fit less well.
-        even = [] if self._root is None else [(1 / parts,) * parts for parts in PARAMS.root_parts]
-        for several in dict.fromkeys(((1.0,), shares, *even)):
+        for several in dict.fromkeys(((1.0,), shares, *((1 / parts,) * parts for parts in PARAMS.root_parts))):
             short = self._shortened(known, several)
             if short is not None and (len(several) != len(shares) or short.time_us < known.time_us):
                 found.append(short)
@@ -103,7 +103,8 @@ class ShortPaths:
             whole = PieceCosts.of(self._network, self._chunk_bytes(1), (1,))
             model = _ShortPathModel(self._network, whole, shares, rounds, known.time_us / PARAMS.root_ticks, self._root)
             model.hint(known.parts.trees)
-            limits = replace(self._limits.within(self._deadline.left), work=self._work_left)
+            work = self._work_left * PARAMS.root_turn_part
+            limits = replace(self._limits.within(self._deadline.left), work=work)
             outcome = solve_cp(model.model, limits, kind="pipelined")
             self._work_left -= outcome.work
             if outcome.objective is None:

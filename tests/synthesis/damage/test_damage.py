@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from taccl_py.collective import Kind
+from taccl_py.collective import Collective, Kind
+from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.damage import mending
@@ -14,6 +15,7 @@ from taccl_py.synthesis.damage.healing import healed, link_images
 from taccl_py.synthesis.damage.mending import mended_schedules
 from taccl_py.synthesis.damage.params import PARAMS
 from taccl_py.synthesis.damage.reweigh import weighed_plans
+from taccl_py.synthesis.damage.routes import Damage
 from taccl_py.synthesis.engine import Demand, Events
 from taccl_py.synthesis.hierarchy.engine import written
 from taccl_py.topology.catalog import load_topology
@@ -228,3 +230,25 @@ def test_weights_that_come_to_the_same_are_one_plan(monkeypatch):
     chosen = mending._promising([plan], demand, LIMITS)
     assert len(list(weighed_plans(plan, demand, LIMITS))) >= len(chosen) > 0
     assert len({each.time_us for each in chosen}) == len(chosen)
+
+
+def test_a_plan_that_comes_back_to_its_first_node_has_no_route_over_other_lanes():
+    """Rank 0's chunk reaches rank 2 by way of rank 5; with lanes 1 and 2 exchanged that would be rank 1, which has it from rank 0."""
+    whole = cluster(2, 3)
+    path = [(0, 1), (0, 3), (3, 4), (3, 5), (5, 2)]
+    messages = tuple(
+        Message(whole.links_between[pair][0], (0,), float(number), number + 1.0) for number, pair in enumerate(path)
+    )
+    plan = Schedule(whole, Collective(Kind.ALLGATHER, 6), float(MIB), messages, ((),) * 6)
+    damage = Damage(plan, degraded(whole, Degradation(slow_ports=(SlowPort("node 1 ib2 *", 0.5),))))
+    block = damage.blocks[0]
+    assert damage.route(block, {1: 2, 2: 1, 4: 5, 5: 4}) is None
+    straight = replace(plan, messages=(*messages[:4], replace(messages[4], link=whole.links_between[0, 2][0])))
+    found = replace(damage, plan=straight).route(block, {1: 2, 2: 1, 4: 5, 5: 4})
+    assert [(whole.links[link].src, whole.links[link].dst) for _, link in found] == [
+        (0, 1),
+        (0, 3),
+        (3, 5),
+        (3, 4),
+        (0, 2),
+    ]
