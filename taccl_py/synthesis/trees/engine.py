@@ -201,13 +201,20 @@ class _TreesRun:
         return found
 
     def _rounds_on(self, network: CapacityNetwork, promised: Sequence[PromisedParts]) -> list[OrderChoice]:
-        """Plans of rounds on trees through roots, also with better sizes."""
-        found: list[OrderChoice] = []
+        """Plans of rounds on trees through roots, also with better sizes, and the best of each with its messages justified."""
+        found, best = list[OrderChoice](), list[OrderChoice]()
         with self.work.stage("rounds"):
             for each in promised:
                 once = pieces_through_roots(network, each.parts, 1)
-                found += self._round_search(network).plans(once.transfers, once.sizes)
-            return [*found, *self._bettering(network).resized(found)]
+                plans = self._round_search(network).plans(once.transfers, once.sizes)
+                found += plans
+                best += [best_of(plans)] if plans else []
+            # In the order of rounds sizes are mostly found better than in that of justified messages.
+            found += self._bettering(network).resized(found)
+            return [
+                *found,
+                *(replace(one, plan=justified(TransferTimes(one.transfers, one.costs), one.plan)) for one in best),
+            ]
 
     def _on_short_paths(self, base: TreePacking) -> list[OrderChoice]:
         """Plans of rounds on one root's trees with short paths, where they share more than links."""

@@ -132,9 +132,9 @@ class Params:
     root_promise_factor
         Times the time that the most promising packing through roots promises that one may promise to be tried. Guess.
     root_parts
-        Numbers of parts of one size that are tried beside one part and those of the packing where data is not summed. Measured: engine trees, 64 MiB,
-        of 12 irregular machines Broadcast was faster with them on four, by up to 3.7 %, and slower on one, by 0.4; of four, AllReduce was slower with
-        them on three, by up to 1.1 %.
+        Numbers of parts of one size that are tried beside one part and those of the packing. Measured: engine trees, 64 MiB, of 12 irregular
+        machines Broadcast was faster with them on four, by up to 3.7 %, and slower on one, by 0.4; of 24 AllReduce was faster on 14, by up to 15 %
+        where a packing has five parts or more, and slower on five, by up to 1.6.
     most_root_packings
         Such packings that are tried. Guess.
     most_root_places
@@ -142,7 +142,11 @@ class Params:
     most_shortened
         Turns in which they are, for the number of rounds that was best on the last ones. Guess.
     root_work
-        Deterministic time of CP-SAT for all of them. Guess.
+        Most deterministic time of CP-SAT for all of them. Measured: machines 34 and 88 of those 24, where three parts need 0.9.
+    root_work_part
+        Part of the search's time that this is at most. Guess.
+    root_turn_part
+        Part of what is left of it for one solve. Guess.
     root_ticks
         Ticks of the time that is known before. Guess.
     root_piece_counts

@@ -19,9 +19,8 @@ from taccl_py.runtimes import MAX_XML_NODES
 from taccl_py.solvers.cp_sat import import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.sizes import apportion
-from taccl_py.synthesis.trees.justify import justified
 from taccl_py.synthesis.trees.network import CapacityNetwork
-from taccl_py.synthesis.trees.order import MessageCost, OrderChoice, PieceCosts, TransferTimes, TreeMessage
+from taccl_py.synthesis.trees.order import MessageCost, OrderChoice, PieceCosts, TreeMessage, left_shifted
 from taccl_py.synthesis.trees.params import PARAMS
 from taccl_py.synthesis.trees.transfers import PieceTransfer
 from taccl_py.work import count_work
@@ -229,8 +228,7 @@ class RoundSearch:
                 costs = PieceCosts.of(self._network, self._chunk_bytes(count), pieces)
                 every = repeated(transfers, rounds)
                 count_work("placed", len(every))
-                times = TransferTimes(every, costs)
-                plan = justified(times, times.left_shifted(messages_of(found, rounds)))
+                plan = left_shifted(every, costs, messages_of(found, rounds))
                 choices.append(OrderChoice(every, costs, count, None, plan, sized=True))
         return choices
 

@@ -64,7 +64,9 @@ class ShortPaths:
         self._work_left = min(PARAMS.root_work, PARAMS.root_work_part * limits.seconds / RATES.pipelined)
 
     def best(self, packing: RootParts) -> list[PromisedParts]:
-        """Parts of a packing, and others with shorter paths in place of them, the most promising ones first; none that promise much less.
+        """Parts with shorter paths in place of those of a packing, the most promising ones first, none that promise much less, and last the packing's.
+
+        Of an AllReduce, that is: plans on the many parts of a packing may take less time than they promise.
 
         Raises
         ------
@@ -80,7 +82,8 @@ class ShortPaths:
                 found.append(short)
         least_us = min(each.time_us for each in found)
         near = [each for each in found if each.time_us <= least_us * PARAMS.root_promise_factor]
-        return sorted(near, key=_price)[: PARAMS.most_root_packings]
+        few = sorted(near, key=_price)[: PARAMS.most_root_packings]
+        return few if known in few or self._root is not None else [*few, known]
 
     def promised(self, parts: RootParts) -> PromisedParts:
         """Parts with the number of rounds for which a plan promises to take least time."""

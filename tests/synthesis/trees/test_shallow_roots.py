@@ -46,8 +46,9 @@ def test_rounds_and_the_longest_path_of_the_last_one():
 
 def test_the_root_is_in_the_middle_of_a_line():
     """Every tree of the line uses all four links, so loads are the same wherever the root is: 12 rounds, 1 us and 160/12 each."""
-    best, *others = short_paths(both_ways_line(), 16).best(through((0, 1.0)))
+    best, *others, given_ones = short_paths(both_ways_line(), 16).best(through((0, 1.0)))
     assert [trees.root for trees in best.parts.trees] == [1]
+    assert [trees.root for trees in given_ones.parts.trees] == [0]
     assert (best.rounds, best.time_us) == (12, pytest.approx(13 * (1 + 160 / 12)))
     # From the end and back is two links more, 215 us, which is too much.
     assert {trees.root for each in others for trees in each.parts.trees} <= {1}
@@ -105,6 +106,16 @@ def test_what_is_handed_out_takes_short_paths(monkeypatch):
     assert (trees.root, len(trees.into)) == (0, 0)
     graph = nx.DiGraph([(topology.links[link].src, topology.links[link].dst) for link in trees.out])
     assert max(nx.shortest_path_length(graph, 0).values()) == 2
+
+
+@pytest.mark.slow
+def test_few_parts_of_one_size_come_nearer_to_the_packing_than_its_many_own():
+    """The packing has four parts with long paths; on these alone the plan is 16 % above it."""
+    demand = Demand(random_machine(34), Kind.ALLREDUCE, float(64 << 20))
+    packing = pack_roots(Net.of(demand.topology), OrbitMembers.of_images(demand.topology, []))
+    found = synthesize_trees(demand, Options(limits=Limits(seconds=20.0, by_work=True)), Events())
+    assert verify_schedule(found.schedule) == ()
+    assert found.schedule.makespan_us <= packing.load_us * demand.size_bytes / MB * 1.12
 
 
 @pytest.mark.slow
