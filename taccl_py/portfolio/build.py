@@ -137,13 +137,17 @@ def synthesize_portfolio(
             chosen = cover_sizes(variants, sizes, options, racer, over, stopped)
         else:
             cover = ReplayedCover(candidates, sizes_bytes, options, profile, instances, racer, over)
-            chosen = _members_by_replay(cover, sizes, options, stopped, racer)
+            chosen = _members_by_replay(cover, sizes, _Lowering(options, over, stopped), racer)
         ends = (replace(demand, size_bytes=float(file.max_bytes)) for file in chosen)
+        # Bounds under the profile may take time of their own, but not beyond a limit of the clock.
+        bounding_under = limits.within(
+            _BOUNDS_UNDER_SECONDS if limits.by_work else min(_BOUNDS_UNDER_SECONDS, deadline.left)
+        )
         longest = sorted(chosen, key=lambda file: -file.found.program.num_steps)
         proved, texts, made = racer.spread_together(
             (_bounded, (_Bounding(bounds, each, over()) for each in ends)),
             (_verified_text, (_UnverifiedProgram.of(file, options.runtime) for file in longest)),
-            (make_rows, unmade_rows(chosen, probes, options, profile, limits.within(_BOUNDS_UNDER_SECONDS))),
+            (make_rows, unmade_rows(chosen, probes, options, profile, bounding_under)),
         )
         written = {file.min_bytes: each.of(file.found) for file, each in zip(longest, texts, strict=True)}
         members = [
@@ -179,8 +183,17 @@ def _viewed(probe: Probe, profile: RuntimeProfile) -> Probe:
     return replace(probe, demand=replace(demand, topology=machine))
 
 
+@dataclass(frozen=True)
+class _Lowering:
+    """Options of lowering, and the tests for the end of the search for better programs, and of all where the user said stop."""
+
+    options: LoweringOptions
+    over: Over
+    stopped: Over
+
+
 def _members_by_replay(
-    cover: ReplayedCover, sizes: SizeRange, options: LoweringOptions, stopped: Over, racer: Racer
+    cover: ReplayedCover, sizes: SizeRange, lowering: _Lowering, racer: Racer
 ) -> list[UnverifiedFile]:
     """Members for all sizes by the choices of a replayed cover; what cannot be lowered, or is not safe, is left to the next choice.
 
@@ -192,38 +205,41 @@ def _members_by_replay(
     members: list[UnverifiedFile] = []
     floor, low = LOWEST, sizes.low_bytes
     stretches = cover.stretches(sizes.low_bytes, sizes.high_bytes)
-    ready = _likely_members(cover, stretches, options, racer)
+    ready = _likely_members(cover, stretches, lowering, racer)
     for stretch in stretches:
         while low <= stretch.high:
-            member = _first_member(cover, stretch, floor, low, options, stopped, ready)
+            member = _first_member(cover, stretch, floor, low, lowering, ready)
             if member is None:
                 break
             members.append(member)
             floor, low = member.found.program.protocol, member.max_bytes + 1
     if not members:
-        raise no_call(sizes.low_bytes, sizes.high_bytes, 1, options.runtime)
+        raise no_call(sizes.low_bytes, sizes.high_bytes, 1, lowering.options.runtime)
     return up_to(members, sizes.high_bytes)
 
 
-def _likely_members(
-    cover: ReplayedCover, stretches: Sequence[Stretch], options: LoweringOptions, racer: Racer
-) -> _Ready:
-    """Programs of every stretch for all its sizes, made side by side: of the first choice, and of more where that is slower than it promised."""
+def _likely_members(cover: ReplayedCover, stretches: Sequence[Stretch], lowering: _Lowering, racer: Racer) -> _Ready:
+    """Programs of every stretch for all its sizes, made side by side: of the first choice, and of more where that is slower than it promised.
+
+    Where time is over, one program is enough.
+    """
     ready: _Ready = {}
-    for _ in range(_MOST_LOWERED):
+    for number in range(_MOST_LOWERED):
         tasks = []
         for stretch in stretches:
-            wanted = _next_choice(cover, stretch, LOWEST, stretch.low, ready)
+            wanted = _next_choice(
+                cover, stretch, LOWEST, stretch.low, ready, one_is_enough=number > 0 and lowering.over()
+            )
             if wanted is not None:
                 span = SizeSpan(0, stretch.low, stretch.high)
-                tasks.append(_unlowered(cover, wanted, span, options))
+                tasks.append(_unlowered(cover, wanted, span, lowering.options))
         for task, made in zip(tasks, racer.spread(_member_made, tasks), strict=True):
             ready[task.choice, task.span.min_bytes, task.span.max_bytes] = made
     return ready
 
 
 def _next_choice(
-    cover: ReplayedCover, stretch: Stretch, floor: Protocol, low: int, ready: _Ready
+    cover: ReplayedCover, stretch: Stretch, floor: Protocol, low: int, ready: _Ready, *, one_is_enough: bool
 ) -> TrialChoice | None:
     """The next choice to be lowered for a stretch from `low` on; None where another is good enough, or there is none left.
 
@@ -234,7 +250,11 @@ def _next_choice(
     for choice in in_rising_order(stretch, floor):
         made = ready.get((choice, low, stretch.high))
         if made is None:
-            is_promising = lowered < _MOST_LOWERED and cover.time_us(choice, middle) <= best_us * (1 + TOLERANCE)
+            is_promising = (
+                not one_is_enough
+                and lowered < _MOST_LOWERED
+                and cover.time_us(choice, middle) <= best_us * (1 + TOLERANCE)
+            )
             return choice if is_promising or not lowered else None
         if isinstance(made, _TimedFile):
             best_us, lowered = min(best_us, made.middle_us), lowered + 1
@@ -251,14 +271,15 @@ def _first_member(
     stretch: Stretch,
     floor: Protocol,
     low: int,
-    options: LoweringOptions,
-    stopped: Over,
+    lowering: _Lowering,
     ready: _Ready,
 ) -> UnverifiedFile | None:
     """The best choice that can be lowered for sizes from `low` on; None if there is no call up to the end of the stretch."""
     span = SizeSpan(0, low, stretch.high)
-    while (choice := _next_choice(cover, stretch, floor, low, ready)) is not None:
-        ready[choice, low, stretch.high] = _member_made(_unlowered(cover, choice, span, options), stopped)
+    while (choice := _next_choice(cover, stretch, floor, low, ready, one_is_enough=lowering.over())) is not None:
+        ready[choice, low, stretch.high] = _member_made(
+            _unlowered(cover, choice, span, lowering.options), lowering.stopped
+        )
     found = [ready.get((choice, low, stretch.high)) for choice in in_rising_order(stretch, floor)]
     best: _TimedFile | None = None
     for made in found:

@@ -115,7 +115,7 @@ class ReplayedCover:
     racer
         For what can be done side by side.
     over
-        Whether time is up; then no more candidates are lowered than are there.
+        Whether time is up; then no more candidates are lowered than are there, and the best of each size alone are replayed beside it.
 
     Raises
     ------
@@ -134,7 +134,7 @@ class ReplayedCover:
         over: Over,
     ) -> None:
         self.profile = profile
-        self._sizes, self._instances, self._racer = tuple(sizes), instances, racer
+        self._sizes, self._instances, self._racer, self._over = tuple(sizes), instances, racer, over
         self._protocols = protocols_for(candidates[0].schedule, options, profile)
         estimating = [_Estimating(each, self._sizes, self._protocols, profile) for each in candidates]
         estimates = racer.spread(_estimated, estimating)
@@ -191,39 +191,46 @@ class ReplayedCover:
 
     def _times(self) -> list[dict[TrialChoice, float]]:
         """For every size the times of choices that matter at any size."""
-        first = self._racer.spread(_replayed, (
-            _Replaying(self.trials[number], number, place, size, self._promising(number, place), self._instances)
-            for place, size in enumerate(self._sizes) if place % PARAMS.every == 0 or size == self._sizes[-1]
-            for number in self._worth_replaying(place)
-        ))  # fmt: skip
-        by_size: list[dict[TrialChoice, float]] = [{} for _ in self._sizes]
-        for place, times in first:
-            by_size[place].update(times)
+        by_size = self._first_times()
         matter: dict[TrialChoice, None] = {}
         for times in filter(None, by_size):
-            for protocol in self._protocols:
-                of_one = {c: t for c, t in times.items() if c.setting.protocol is protocol}
-                best_us = min(of_one.values(), default=math.inf)
-                if best_us <= PARAMS.keep**4 * min(times.values()):
-                    matter.update(dict.fromkeys(c for c, t in of_one.items() if t <= PARAMS.keep * best_us))
+            # Where time is over, the best one of each size is enough.
+            matter.update(dict.fromkeys([min(times, key=times.__getitem__)] if self._over() else self._near(times)))
+        least_us = [min(times.values(), default=math.inf) for times in by_size]
+        known: dict[int, dict[TrialChoice, dict[int, float]]] = {}
         for choice in matter:
-            self._extend(choice, by_size)
+            times_us = {place: times[choice] for place, times in enumerate(by_size) if choice in times}
+            known.setdefault(choice.trial, {})[choice] = times_us
+        tasks = [_Extending(self.trials[number], each, self._sizes, least_us) for number, each in known.items()]
+        for found in self._racer.spread_longest_first(_extended, tasks, _Extending.length):
+            for choice, place, time_us in found:
+                by_size[place][choice] = time_us
         for place, times in enumerate(by_size):
             if not times:  # as they are, all programs stop at this size; lowered for it they may not
                 times.update(self._assumed(place))
         return by_size
 
-    def _extend(self, choice: TrialChoice, by_size: Sequence[dict[TrialChoice, float]]) -> None:
-        """Replay a choice at sizes next to those where its time is known, as long as it is not far from the best there."""
-        trial = self.trials[choice.trial]
-        for step in (1, -1):
-            places = range(len(by_size))[::step]
-            for before, place in pairwise(places):
-                known = by_size[before].get(choice, math.inf)
-                is_near = known < math.inf and known <= PARAMS.far * min(by_size[before].values())
-                if is_near and choice not in by_size[place] and trial.allows(self._sizes[place], choice.setting):
-                    time_us = self.time_us(choice, self._sizes[place])
-                    by_size[place].update({choice: time_us} if math.isfinite(time_us) else {})
+    def _near(self, times: dict[TrialChoice, float]) -> Iterator[TrialChoice]:
+        """Of the times at a size the choices that are near the best of their protocol, where that is not far from the best of all."""
+        for protocol in self._protocols:
+            of_one = {c: t for c, t in times.items() if c.setting.protocol is protocol}
+            best_us = min(of_one.values(), default=math.inf)
+            if best_us <= PARAMS.keep**4 * min(times.values()):
+                yield from (c for c, t in of_one.items() if t <= PARAMS.keep * best_us)
+
+    def _first_times(self) -> list[dict[TrialChoice, float]]:
+        """Times of the trials that are worth replaying, at one in so many sizes."""
+        wanted: dict[int, list[_SizeProtocols]] = {}
+        for place, size in enumerate(self._sizes):
+            if place % PARAMS.every == 0 or size == self._sizes[-1]:
+                for number in self._worth_replaying(place):
+                    wanted.setdefault(number, []).append(_SizeProtocols(place, size, self._promising(number, place)))
+        tasks = [_Replaying(self.trials[number], number, sizes, self._instances) for number, sizes in wanted.items()]
+        by_size: list[dict[TrialChoice, float]] = [{} for _ in self._sizes]
+        for found in self._racer.spread_longest_first(_replayed, tasks, _Replaying.length):
+            for place, times in found:
+                by_size[place].update(times)
+        return by_size
 
     def _assumed(self, place: int) -> dict[TrialChoice, float]:
         """Times by schedules alone where no program can be replayed."""
@@ -363,32 +370,77 @@ def _tried(task: _UnloweredTrial) -> Trial | LoweringError:
         return error
 
 
-@dataclass(frozen=True)
-class _Replaying:
-    """A trial, by its number, to be replayed at a size, by its place."""
+@dataclass(frozen=True, slots=True)
+class _SizeProtocols:
+    """A size, by its place, and the protocols under which a trial is to be replayed there."""
 
-    trial: Trial
-    number: int
     place: int
     size: int
     protocols: tuple[Protocol, ...]
+
+
+@dataclass(frozen=True)
+class _Replaying:
+    """A trial, by its number, to be replayed at some sizes: what it takes to send it to another process is taken once."""
+
+    trial: Trial
+    number: int
+    sizes: list[_SizeProtocols]
     instances: int | None
 
+    def length(self) -> float:
+        """About how long it takes, in any unit."""
+        return float(len(self.trial.schedule.messages) * len(self.sizes))
 
-def _replayed(task: _Replaying) -> tuple[int, dict[TrialChoice, float]]:
-    """Place of the size, and times of the trial there: instances are raised as long as that helps."""
-    times: dict[TrialChoice, float] = {}
-    for protocol in task.protocols:
-        best_us = math.inf
-        for setting in task.trial.settings(task.size, (protocol,), task.instances):
-            time_us = preferred_us(task.trial.time_us(task.size, setting), setting)
-            if not math.isfinite(time_us):
-                continue
-            times[TrialChoice(task.number, setting)] = time_us
-            if time_us > best_us:
-                break
-            best_us = time_us
-    return task.place, times
+
+def _replayed(task: _Replaying) -> list[tuple[int, dict[TrialChoice, float]]]:
+    """Places of sizes, and times of the trial there: instances are raised as long as that helps."""
+    found = []
+    for each in task.sizes:
+        times: dict[TrialChoice, float] = {}
+        for protocol in each.protocols:
+            best_us = math.inf
+            for setting in task.trial.settings(each.size, (protocol,), task.instances):
+                time_us = preferred_us(task.trial.time_us(each.size, setting), setting)
+                if not math.isfinite(time_us):
+                    continue
+                times[TrialChoice(task.number, setting)] = time_us
+                if time_us > best_us:
+                    break
+                best_us = time_us
+        found.append((each.place, times))
+    return found
+
+
+@dataclass(frozen=True)
+class _Extending:
+    """Choices of a trial with their times by place, to be replayed at other sizes; and the least time of any choice at each size."""
+
+    trial: Trial
+    known: dict[TrialChoice, dict[int, float]]
+    sizes: tuple[int, ...]
+    least_us: list[float]
+
+    def length(self) -> float:
+        """About how long it takes, in any unit."""
+        return float(len(self.trial.schedule.messages) * len(self.known))
+
+
+def _extended(task: _Extending) -> list[tuple[TrialChoice, int, float]]:
+    """Times of choices at sizes next to those where they are known, as long as they are not far from the best there."""
+    found = []
+    for choice, times_us in task.known.items():
+        times = dict(times_us)
+        for step in (1, -1):
+            for before, place in pairwise(range(len(task.sizes))[::step]):
+                known_us = times.get(before, math.inf)
+                is_near = known_us < math.inf and known_us <= PARAMS.far * min(known_us, task.least_us[before])
+                if is_near and place not in times and task.trial.allows(task.sizes[place], choice.setting):
+                    time_us = preferred_us(task.trial.time_us(task.sizes[place], choice.setting), choice.setting)
+                    if math.isfinite(time_us):
+                        times[place] = time_us
+                        found.append((choice, place, time_us))
+    return found
 
 
 def _room(schedule: Schedule, profile: RuntimeProfile) -> int:

@@ -20,6 +20,8 @@ from taccl_py.units import relative_gap
 
 # Rows of one file that one process makes: what is made of a program for its replay serves them all.
 _ROWS_AT_ONCE = 4
+# Seconds that bounds of a machine under a profile may take in any case, before those of its sizes.
+_LEAST_ANALYSIS_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -116,10 +118,11 @@ def unmade_rows(
     profile
         The runtime profile, or None.
     limits
-        Of bounds under it.
+        Of bounds under it; what serves all sizes is found even where they leave no time.
     """
     demand, over = probes[0].demand, limits.countdown()
-    bounds = None if profile is None else RuntimeBounds.of(demand.topology, demand.kind, demand.root, profile, limits)
+    analysis = replace(limits, seconds=max(limits.seconds, _LEAST_ANALYSIS_SECONDS))
+    bounds = None if profile is None else RuntimeBounds.of(demand.topology, demand.kind, demand.root, profile, analysis)
     for index, file in sorted(enumerate(files), key=lambda numbered: -numbered[1].found.program.num_steps):
         own = [probe for probe in probes if file.min_bytes <= round(probe.demand.size_bytes) <= file.max_bytes]
         for first in range(0, len(own), _ROWS_AT_ONCE):

@@ -11,7 +11,16 @@ from taccl_py.lowering.program import Protocol
 from taccl_py.pipeline.resolve import Request
 from taccl_py.pipeline.select import Setting, trial_of
 from taccl_py.portfolio.build import synthesize_portfolio
-from taccl_py.portfolio.by_replay import TrialChoice, _best_path, _replayed, _Replaying, _rounded
+from taccl_py.portfolio.by_replay import (
+    TrialChoice,
+    _best_path,
+    _extended,
+    _Extending,
+    _replayed,
+    _Replaying,
+    _rounded,
+    _SizeProtocols,
+)
 from taccl_py.profiles.catalog import select_profile
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.solvers.limits import Limits
@@ -53,11 +62,34 @@ class TimesByInstances:
 
 def test_instances_are_raised_until_that_helps_no_more():
     """The third is slower, so that a fourth is not asked for; one that cannot be is passed by."""
-    task = _Replaying(TimesByInstances(9.0, math.inf, 5.0, 7.0, 3.0), 4, 2, 1024, (Protocol.LL,), None)
-    place, times = _replayed(task)
+    trial = TimesByInstances(9.0, math.inf, 5.0, 7.0, 3.0)
+    (found,) = _replayed(_Replaying(trial, 4, [_SizeProtocols(2, 1024, (Protocol.LL,))], None))
+    place, times = found
     assert place == 2
     assert [(choice.trial, choice.setting.instances) for choice in times] == [(4, 1), (4, 3), (4, 4)]
     assert list(times.values()) == pytest.approx([9.0, 5.0, 7.0], rel=0.1)
+
+
+class TimesBySize:
+    """A trial whose times are known, and which has no call of some sizes."""
+
+    def __init__(self, times_us):
+        self._times_us = times_us
+
+    def allows(self, size, _setting):
+        return size in self._times_us
+
+    def time_us(self, size, _setting):
+        return self._times_us[size]
+
+
+def test_choices_are_replayed_at_neighbouring_sizes_as_long_as_they_are_near():
+    """Known at 4 only: 8 is next to it, and slower there than 1.3 times the best, so that 16 is not asked; at 1 there is no call."""
+    choice = TrialChoice(0, Setting(Protocol.LL, 1))
+    task = _Extending(
+        TimesBySize({2: 2.5, 4: 3.0, 8: 9.0, 16: 9.5}), {choice: {2: 3.0}}, (1, 2, 4, 8, 16), [1.0, 2.0, 2.5, 6.0, 7.0]
+    )
+    assert _extended(task) == [(choice, 3, 9.0), (choice, 1, 2.5)]
 
 
 def test_ends_of_ranges_have_few_digits():
@@ -68,7 +100,7 @@ def test_ends_of_ranges_have_few_digits():
 def portfolio(name, kind, sizes, runtime, seconds):
     profile = select_profile("auto", runtime, load_topology(name)).profile
     request = Request(
-        name, kind, engine="auto", options=Options(limits=Limits(seconds=seconds, workers=1)), profile=profile,
+        name, kind, engine="auto", options=Options(limits=Limits(seconds=seconds, workers=1, by_work=True)), profile=profile,
         ranks=tuple(range(8)) if load_topology(name).num_ranks > 8 else None,
     )  # fmt: skip
     options = LoweringOptions(RUNTIMES[runtime])
