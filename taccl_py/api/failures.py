@@ -15,7 +15,7 @@ from taccl_py.errors import InputError, SynthesisError
 from taccl_py.pipeline.images import LoweredImages, verified_image
 from taccl_py.pipeline.resolve import Request
 from taccl_py.runtimes import Runtime
-from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.solvers.limits import Deadline, Limits, Over
 from taccl_py.solvers.processes import BackgroundCall
 from taccl_py.synthesis.engine import Events
 from taccl_py.topology.degrade import Degradation, degraded
@@ -32,8 +32,12 @@ from taccl_py.topology.model import Topology
 # Ranks from which the whole machine is searched in another process while programs are made; to start one takes about a second.
 _LEAST_RANKS_BESIDE = 32
 
-# Lowers an answer, and may take one of its runners-up for it; the failure is for messages.
-Lowerer = Callable[[Answer, Failure], tuple[Answer, Choice | None]]
+# Part of a class's time that is for its programs, where limits are of the clock.
+_LOWERING = 0.4
+
+# Lowers an answer, and may take one of its runners-up for it, until time is over; the failure is for messages.
+Lowerer = Callable[[Answer, Failure, Over], tuple[Answer, Choice | None]]
+_LowererInTime = Callable[[Answer, Failure], tuple[Answer, Choice | None]]
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,9 @@ class FailurePlan:
         classes = failure_classes(topology, single_failures(topology, sorts), root)
         return FailurePlan(_on(request, topology), topology, classes)
 
-    def served(self, runtime: Runtime, deadline: Deadline, events: Events, lower: Lowerer) -> Iterator[ServedFailure]:
+    def served(
+        self, runtime: Runtime, deadline: Deadline, events: Events, lower: Lowerer | None
+    ) -> Iterator[ServedFailure]:
         """Failures as soon as each has its file. An interrupt of a search ends the searches; one that comes later ends the images too.
 
         The whole machine is searched too, with the effort ``quick``, for comparison: first of all, or on many ranks beside the making of
@@ -126,11 +132,11 @@ class FailurePlan:
         runtime
             Runtime for which is searched.
         deadline
-            Of all searches, where limits are of the clock.
+            Of all searches and programs, where limits are of the clock.
         events
             Told of progress.
         lower
-            Makes programs.
+            Makes programs; None where schedules are enough.
 
         Raises
         ------
@@ -149,11 +155,15 @@ class FailurePlan:
                 self.healthy_us = _time_on_whole(self._within(self.request, limits), runtime)
             beside: BackgroundCall[float | None] | None = None
             for number, failures in enumerate(self.classes):
-                found = self._searched(failures, runtime, deadline, len(self.classes) - number, events)
+                share = self._limits(deadline, len(self.classes) - number)
+                kept = 0.0 if lower is None or share.by_work else _LOWERING * share.seconds
+                found = self._searched(failures, runtime, share.within(share.seconds - kept), events)
                 self.done.append(found)
                 if is_beside and beside is None and found.answer is not None and not limits.stop.is_set():
                     beside = BackgroundCall(stack, _time_on_whole, whole, runtime)
-                yield from self._served_class(number, found, runtime, events, lower)
+                over = share.to_lower() if share.by_work else share.within(kept).countdown()
+                in_time = _as_it_is if lower is None else _InTime(lower, over)
+                yield from self._served_class(number, found, runtime, events, in_time)
             if beside is not None:
                 events.stage("whole machine")
                 self.healthy_us = beside.result(limits.stop)
@@ -161,7 +171,7 @@ class FailurePlan:
                     self.healthy_us = _time_on_whole(whole, runtime)
 
     def _served_class(
-        self, number: int, found: ServedClass, runtime: Runtime, events: Events, lower: Lowerer
+        self, number: int, found: ServedClass, runtime: Runtime, events: Events, lower: _LowererInTime
     ) -> Iterator[ServedFailure]:
         failures = found.failures
         if found.answer is None:
@@ -183,7 +193,7 @@ class FailurePlan:
 
     def _image(
         self, image: FailureImage, number: int, answer: Answer, choice: Choice | None, programs: LoweredImages | None,
-        lower: Lowerer,
+        lower: _LowererInTime,
     ) -> ServedFailure:  # fmt: skip
         machine = degraded(self.topology, image.failure.degradation)
         schedule = verified_image(answer.schedule, machine, image.renaming)
@@ -195,10 +205,7 @@ class FailurePlan:
             return ServedFailure(image.failure, number, *lower(here, image.failure))
         return ServedFailure(image.failure, number, here, replace(choice, schedule=schedule, lowered=lowered))
 
-    def _searched(
-        self, failures: FailureClass, runtime: Runtime, deadline: Deadline, left: int, events: Events
-    ) -> ServedClass:
-        limits = self._limits(deadline, left)
+    def _searched(self, failures: FailureClass, runtime: Runtime, limits: Limits, events: Events) -> ServedClass:
         if limits.stop.is_set():
             return ServedClass(failures, None, "interrupted before its search")
         if limits.seconds <= 0 or limits.is_cut:
@@ -207,7 +214,7 @@ class FailurePlan:
             machine = degraded(self.topology, failures.first.degradation)
         except InputError as error:
             return ServedClass(failures, None, error.what.partition(" any more")[0])
-        events.stage(f"search for {failures.first.what}, class {len(self.classes) - left + 1} of {len(self.classes)}")
+        events.stage(f"search for {failures.first.what}, class {len(self.done) + 1} of {len(self.classes)}")
         try:
             request = self._within(_on(self.request, machine), limits)
             return ServedClass(failures, search_for(request, runtime, events))
@@ -221,6 +228,22 @@ class FailurePlan:
 
     def _within(self, request: Request, limits: Limits) -> Request:
         return replace(request, options=replace(request.options, limits=limits))
+
+
+@dataclass(frozen=True)
+class _InTime:
+    """Lowers answers until time is over."""
+
+    lower: Lowerer
+    over: Over
+
+    def __call__(self, answer: Answer, failure: Failure) -> tuple[Answer, Choice | None]:
+        return self.lower(answer, failure, self.over)
+
+
+def _as_it_is(answer: Answer, _: Failure) -> tuple[Answer, None]:
+    """Return the answer without a program, which nobody asked for."""
+    return answer, None
 
 
 def _time_on_whole(request: Request, runtime: Runtime) -> float | None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from taccl_py.api.lowering import Choice
     from taccl_py.lowering.lower import LoweringOptions
     from taccl_py.pipeline.resolve import Request
+    from taccl_py.solvers.limits import Over
     from taccl_py.topology.failures import Failure
 
 
@@ -65,7 +66,8 @@ def synth_failures(
     try:
         with watched(limits.stop) as events:
             deadline = limits.deadline()
-            for each in plan.served(options.runtime, deadline, events, work.lower):
+            lower = None if values["only_schedule"] else work.lower
+            for each in plan.served(options.runtime, deadline, events, lower):
                 work.write(each)
     except (KeyboardInterrupt, Interrupted):
         work.finish(failures_record(plan, work.served, work.folders, work.facts()))
@@ -78,10 +80,10 @@ def synth_failures(
         echo_json(result)
     else:
         print_table(failures_table(result))
-        for each in result["missing"]:
-            click.echo(f"note: nothing serves {each['failure']}: {each['reason']}", err=True)
-        if output is not None:
-            click.echo(f"wrote {output / INDEX} and {len(work.served)} folders that it names", err=True)
+    for each in result["missing"]:
+        click.echo(f"note: nothing serves {each['failure']}: {each['reason']}", err=True)
+    if output is not None and not as_json:
+        click.echo(f"wrote {output / INDEX} and {len(work.served)} folders that it names", err=True)
 
 
 @dataclass
@@ -108,15 +110,11 @@ class _FailureFiles:
         """Name of the folder of each failure, by its words."""
         return folder_names(image.failure.what for each in self.plan.classes for image in each.images)
 
-    def lower(self, answer: Answer, failure: Failure) -> tuple[Answer, Choice | None]:
-        """Program of a schedule, if one is asked for."""
-        if self.values["only_schedule"]:
-            return answer, None
-        limits = self.plan.request.options.limits
+    def lower(self, answer: Answer, failure: Failure, over: Over) -> tuple[Answer, Choice | None]:
+        """Program of a schedule."""
+        stop = self.plan.request.options.limits.stop
         folder = None if self.output is None else self.output / self.folders[failure.what]
-        delivered = deliver_answer(
-            answer, self.options, self.values["instances"], limits.to_lower(), limits.stop, folder
-        )
+        delivered = deliver_answer(answer, self.options, self.values["instances"], over, stop, folder)
         return delivered.answer, delivered.choice
 
     def write(self, each: ServedFailure) -> None:

@@ -116,7 +116,7 @@ _V100 = "v100"
 @budget_options(
     f"{RACE_LIMIT_S:g} s on up to {LIMIT_RANKS} ranks, {ENGINE_LIMIT_S:g} with another engine than auto, {RANGE_LIMIT_S:g} with --sketch auto; with "
     f"--sizes {RANGE_LIMIT_S:g} on up to {RANGE_LIMIT_RANKS}; in proportion on more ranks, up to {MOST_LIMIT_S:g}. What was found is then lowered "
-    "and verified; the best one to lower of schedules that are nearly as fast may take 0.4 times as long again"
+    "and verified; the best one to lower of schedules that are nearly as fast may take 0.4 times as long again, and the files of --sizes some seconds more"
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
 @click.option(

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from taccl_py.api import failures as api_failures
+from taccl_py.cli import failures as cli_failures
 from taccl_py.portfolio.failure_index import read_failure_index
 from taccl_py.schedule.files import read_schedule
 from taccl_py.topology.catalog import load_topology
@@ -171,6 +172,44 @@ def test_a_time_limit_is_for_all_searches(taccl, folder, monkeypatch):  # noqa: 
     assert taccl(*WORDS, "gpu-link,gpu-link:0.5", "--time-limit", "300", "--only-schedule").code == 0
     # A third, then half of what is left, then all of it, as nobody has used any to speak of.
     assert seconds == [pytest.approx(300 / share, rel=0.1) for share in (3, 2, 1)]
+
+
+def test_programs_take_their_part_of_a_time_limit(taccl, folder, monkeypatch):  # noqa: ARG001
+    """A third of 300 s is for the first class, and four tenths of that for its program."""
+    seconds, was_over = [], []
+    search_for, deliver_answer = api_failures.search_for, cli_failures.deliver_answer
+
+    def timed(request, *rest):
+        seconds.append(request.options.limits.seconds)
+        return search_for(request, *rest)
+
+    def delivered(answer, options, instances, over, *rest):
+        was_over.append(over())
+        return deliver_answer(answer, options, instances, over, *rest)
+
+    monkeypatch.setattr(api_failures, "search_for", timed)
+    monkeypatch.setattr(cli_failures, "deliver_answer", delivered)
+    ended = taccl(*WORDS, "gpu-link,gpu-link:0.5", "--time-limit", "300", "--json")
+    assert ended.code == 0
+    assert seconds == [pytest.approx(300 * part, rel=0.1) for part in (1 / 3, 0.6 / 2, 0.6)]
+    assert was_over == [False, False]
+
+
+def test_what_is_missing_is_told_beside_json(taccl, folder):  # noqa: ARG001
+    ended = taccl(
+        "synth",
+        "mesh:3",
+        "allgather",
+        "--engine",
+        "templates",
+        "--single-failures",
+        "gpu-link,gpu-link:0.5",
+        "--only-schedule",
+        "--json",
+    )
+    assert ended.code == 0
+    assert len(json.loads(ended.out)["missing"]) == 2
+    assert "nothing serves link 0-1 lost: rank 1 cannot be reached from rank 0" in ended.err
 
 
 def test_replan_takes_what_was_prepared(taccl, made):  # noqa: ARG001
