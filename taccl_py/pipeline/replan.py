@@ -116,7 +116,7 @@ def replan(old: Schedule, topology: Topology, options: Options, events: Events) 
         left = limits.within(deadline.left)
         if not served or not (left.stop.is_set() or deadline.left <= 0):
             events.stage("search")
-            found = synthesize_auto(demand, replace(options, limits=left), events)
+            found = synthesize_auto(demand, replace(options, limits=left, bound=bound), events)
             tried.append(RemedyTried(Remedy.SEARCHED, found.schedule))
         else:
             tried.append(RemedyTried(Remedy.SEARCHED, None, "no time was left"))

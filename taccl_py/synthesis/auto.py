@@ -15,11 +15,12 @@ from functools import partial
 from taccl_py.collective import Kind
 from taccl_py.errors import LimitReached, TacclError
 from taccl_py.schedule.ir import Origin
-from taccl_py.synthesis.bounds import Bound, demand_bound, raised
+from taccl_py.synthesis.bounds import Bound, raised
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.damage.healing import healed
 from taccl_py.synthesis.damage.simpler import simpler_machines
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
+from taccl_py.synthesis.known import known_bound
 from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.race import DIED, EngineRun, RaceOutcome, Racer, SecondRuns
 from taccl_py.synthesis.suggest import connection_sketches
@@ -313,8 +314,8 @@ def _milp_runs(demand: Demand, counts: tuple[int, ...]) -> list[EngineRun]:
 
 def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthesis:
     """Engine entry point; see `taccl_py.synthesis.engine.Engine`."""
-    begun, limits = time.monotonic(), options.limits
-    bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, limits)
+    begun = time.monotonic()
+    bound = known_bound(demand, options)
     events.bound(bound.time_us)
     auto = _AutoRun(demand, options, events, bound)
     quick = auto.search()
