@@ -137,7 +137,7 @@ def synthesize_portfolio(
             chosen = cover_sizes(variants, sizes, options, racer, over, stopped)
         else:
             cover = ReplayedCover(candidates, sizes_bytes, options, profile, instances, racer, over)
-            chosen = _members_by_replay(cover, sizes, _Lowering(options, over, stopped), racer)
+            chosen = _members_by_replay(cover, sizes, _LoweringInTime(options, over, stopped), racer)
         ends = (replace(demand, size_bytes=float(file.max_bytes)) for file in chosen)
         # Bounds under the profile may take time of their own, but not beyond a limit of the clock.
         bounding_under = limits.within(
@@ -184,7 +184,7 @@ def _viewed(probe: Probe, profile: RuntimeProfile) -> Probe:
 
 
 @dataclass(frozen=True)
-class _Lowering:
+class _LoweringInTime:
     """Options of lowering, and the tests for the end of the search for better programs, and of all where the user said stop."""
 
     options: LoweringOptions
@@ -193,7 +193,7 @@ class _Lowering:
 
 
 def _members_by_replay(
-    cover: ReplayedCover, sizes: SizeRange, lowering: _Lowering, racer: Racer
+    cover: ReplayedCover, sizes: SizeRange, lowering: _LoweringInTime, racer: Racer
 ) -> list[UnverifiedFile]:
     """Members for all sizes by the choices of a replayed cover; what cannot be lowered, or is not safe, is left to the next choice.
 
@@ -218,7 +218,9 @@ def _members_by_replay(
     return up_to(members, sizes.high_bytes)
 
 
-def _likely_members(cover: ReplayedCover, stretches: Sequence[Stretch], lowering: _Lowering, racer: Racer) -> _Ready:
+def _likely_members(
+    cover: ReplayedCover, stretches: Sequence[Stretch], lowering: _LoweringInTime, racer: Racer
+) -> _Ready:
     """Programs of every stretch for all its sizes, made side by side: of the first choice, and of more where that is slower than it promised.
 
     Where time is over, one program is enough.
@@ -271,7 +273,7 @@ def _first_member(
     stretch: Stretch,
     floor: Protocol,
     low: int,
-    lowering: _Lowering,
+    lowering: _LoweringInTime,
     ready: _Ready,
 ) -> UnverifiedFile | None:
     """The best choice that can be lowered for sizes from `low` on; None if there is no call up to the end of the stretch."""

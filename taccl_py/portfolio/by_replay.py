@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.lower import LoweringOptions
@@ -428,19 +428,21 @@ class _Extending:
 
 def _extended(task: _Extending) -> list[tuple[TrialChoice, int, float]]:
     """Times of choices at sizes next to those where they are known, as long as they are not far from the best there."""
-    found = []
-    for choice, times_us in task.known.items():
-        times = dict(times_us)
-        for step in (1, -1):
-            for before, place in pairwise(range(len(task.sizes))[::step]):
-                known_us = times.get(before, math.inf)
-                is_near = known_us < math.inf and known_us <= PARAMS.far * min(known_us, task.least_us[before])
-                if is_near and place not in times and task.trial.allows(task.sizes[place], choice.setting):
-                    time_us = preferred_us(task.trial.time_us(task.sizes[place], choice.setting), choice.setting)
-                    if math.isfinite(time_us):
-                        times[place] = time_us
-                        found.append((choice, place, time_us))
-    return found
+    return [(choice, *found) for choice, known in task.known.items() for found in _beside(task, choice.setting, known)]
+
+
+def _beside(task: _Extending, setting: Setting, known: dict[int, float]) -> Iterator[tuple[int, float]]:
+    """Places and times of one choice."""
+    times = dict(known)
+    rising = range(len(task.sizes))
+    for before, place in chain(pairwise(rising), pairwise(rising[::-1])):
+        known_us = times.get(before, math.inf)
+        is_near = known_us < math.inf and known_us <= PARAMS.far * min(known_us, task.least_us[before])
+        if is_near and place not in times and task.trial.allows(task.sizes[place], setting):
+            time_us = preferred_us(task.trial.time_us(task.sizes[place], setting), setting)
+            if math.isfinite(time_us):
+                times[place] = time_us
+                yield place, time_us
 
 
 def _room(schedule: Schedule, profile: RuntimeProfile) -> int:
