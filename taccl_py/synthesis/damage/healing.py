@@ -19,6 +19,8 @@ from taccl_py.topology.model import Link, Port, Topology
 PortKind = tuple[str, tuple[int, ...], tuple[int, ...], int]
 # Kind of a link: whether it leads to another node, the places of its ends, and its number among parallel ones.
 _LinkKind = tuple[bool, int, int, int]
+# Name of what a topology remembers of its whole machine, which takes a second to find on 256 ranks.
+_WHOLE = "_whole"
 # The better of two costs, or the worse one.
 _Choice = Callable[[float, float], float]
 
@@ -28,7 +30,11 @@ def healed(topology: Topology) -> Topology | None:
 
     Ranks keep their numbers. What is slow has the costs of the best of its kind, what some node lacks is there.
     """
-    return _with_alike_nodes(topology, min)
+    known = vars(topology)
+    if _WHOLE not in known:
+        known[_WHOLE] = _with_alike_nodes(topology, min)
+    found: Topology | None = known[_WHOLE]
+    return found
 
 
 def levelled(topology: Topology) -> Topology | None:
@@ -36,7 +42,7 @@ def levelled(topology: Topology) -> Topology | None:
 
     Where nodes are of several generations, what is planned for it is as good as if all were of the oldest one.
     """
-    return _with_alike_nodes(topology, max)
+    return None if healed(topology) is None else _with_alike_nodes(topology, max)
 
 
 def _with_alike_nodes(topology: Topology, choose: _Choice) -> Topology | None:

@@ -25,10 +25,14 @@ from taccl_py.synthesis.templates.fitting import fitted
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplatePlan
 from taccl_py.tolerances import RELATIVE
 from taccl_py.topology.model import Link, Topology
+from taccl_py.topology.translations import translations_of
 
 
 def simpler_machines(topology: Topology) -> Iterator[Topology]:
-    """The machine without slow links, and the one with nodes as slow as the slowest, where they are others."""
+    """The machine without slow links, and the one with nodes as slow as the slowest, where they are others; none where all ranks are alike."""
+    translations = translations_of(topology)
+    if translations is not None and translations.is_regular:
+        return
     for simpler in (without_slow_links(topology), levelled_lanes(topology)):
         if simpler is not None:
             yield simpler
