@@ -13,6 +13,8 @@ from taccl_py.topology.degrade import degraded
 from taccl_py.topology.failures import parse_sorts, single_failures
 
 WORDS = ("synth", "full:4", "allgather", "--size", "64KiB", "--engine", "templates", "--single-failures")
+# A line of three ranks: no link can be lost.
+LINE = ("synth", "mesh:3", "allgather", "--engine", "templates", "--single-failures", "gpu-link,gpu-link:0.5")
 
 
 @pytest.fixture
@@ -95,18 +97,7 @@ def test_folders_of_an_earlier_run_go_and_what_others_put_there_stays(taccl, mad
 
 
 def test_a_failure_that_cuts_a_rank_off_is_missing_with_the_reason(taccl, folder):
-    # A line of three ranks: no link can be lost.
-    ended = taccl(
-        "synth",
-        "mesh:3",
-        "allgather",
-        "--engine",
-        "templates",
-        "--single-failures",
-        "gpu-link,gpu-link:0.5",
-        "-o",
-        "all",
-    )
+    ended = taccl(*LINE, "-o", "all")
     assert ended.code == 0, ended.err
     assert "nothing serves link 0-1 lost: rank 1 cannot be reached from rank 0" in ended.err
     index = json.loads((folder / "all" / "failures.json").read_text())
@@ -175,7 +166,7 @@ def test_a_time_limit_is_for_all_searches(taccl, folder, monkeypatch):  # noqa: 
 
 
 def test_programs_take_their_part_of_a_time_limit(taccl, folder, monkeypatch):  # noqa: ARG001
-    """A third of 300 s is for the first class, and four tenths of that for its program."""
+    """A third of 300 s is for the whole machine, half of the rest for the first class, the rest of that for the second; six tenths are for a search."""
     seconds, was_over = [], []
     search_for, deliver_answer = api_failures.search_for, cli_failures.deliver_answer
 
@@ -196,17 +187,7 @@ def test_programs_take_their_part_of_a_time_limit(taccl, folder, monkeypatch):  
 
 
 def test_what_is_missing_is_told_beside_json(taccl, folder):  # noqa: ARG001
-    ended = taccl(
-        "synth",
-        "mesh:3",
-        "allgather",
-        "--engine",
-        "templates",
-        "--single-failures",
-        "gpu-link,gpu-link:0.5",
-        "--only-schedule",
-        "--json",
-    )
+    ended = taccl(*LINE, "--only-schedule", "--json")
     assert ended.code == 0
     assert len(json.loads(ended.out)["missing"]) == 2
     assert "nothing serves link 0-1 lost: rank 1 cannot be reached from rank 0" in ended.err

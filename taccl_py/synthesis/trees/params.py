@@ -133,7 +133,7 @@ class Params:
         Times the time that the most promising packing through roots promises that one may promise to be tried. Guess.
     root_parts
         Numbers of parts of one size that are tried beside one part and those of the packing. Measured: engine trees, 64 MiB, of 12 irregular
-        machines Broadcast was faster with them on four, by up to 3.7 %, and slower on one, by 0.4; of 24 AllReduce was faster on 14, by up to 15 %
+        machines Broadcast was faster with them on four, by up to 3.7 %, and slower on one, by 0.4; of 24 AllReduce was faster on 13, by up to 15 %
         where a packing has five parts or more, and slower on five, by up to 1.6.
     most_root_packings
         Such packings that are tried. Guess.
