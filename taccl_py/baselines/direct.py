@@ -19,16 +19,16 @@ def direct_plans(site: TemplateSite, back: TemplateSite, kind: Kind, root: int) 
             for i, rank in enumerate(others)
         )
         if _linked(site, messages):
-            yield TemplatePlan("from the root", 1, messages)
+            yield TemplatePlan(1, messages, "from the root")
         return
     for name, steps in _orders(site):
         gather = _all_pairs(steps, num_ranks, per_pair=kind is Kind.ALLTOALL)
         if not _linked(site, gather):
             return
         if kind in (Kind.ALLGATHER, Kind.ALLTOALL):
-            yield TemplatePlan(name, 1, gather)
+            yield TemplatePlan(1, gather, name)
         elif kind is Kind.ALLREDUCE and _linked(back, gather):
-            yield TemplatePlan(f"{name}, twice", 1, in_turn(turned(gather, reduce=True), gather))
+            yield TemplatePlan(1, in_turn(turned(gather, reduce=True), gather), f"{name}, twice")
 
 
 # Whom every rank sends to at a step.
@@ -84,7 +84,7 @@ def pat_plans(site: TemplateSite) -> Iterator[TemplatePlan]:
             messages.append(TemplateMessage(rank, (rank + bit) % num_ranks, chunks, time, time + 1))
         held += [offset + bit for offset in offsets]
     if _linked(site, messages):
-        yield TemplatePlan("parallel aggregated trees", 1, tuple(messages))
+        yield TemplatePlan(1, tuple(messages), "parallel aggregated trees")
 
 
 def _linked(site: TemplateSite, messages: tuple[TemplateMessage, ...] | list[TemplateMessage]) -> bool:

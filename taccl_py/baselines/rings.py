@@ -25,14 +25,14 @@ def ring_plans(site: TemplateSite, kind: Kind, root: int) -> Iterator[TemplatePl
         if kind is Kind.BROADCAST:
             for pieces in _PIECES:
                 messages = [_down(ring, root, channel, num_rings, pieces) for channel, ring in enumerate(rings)]
-                yield TemplatePlan(f"{num_rings} rings, {pieces} pieces", num_rings * pieces, _together(messages))
+                yield TemplatePlan(num_rings * pieces, _together(messages), f"{num_rings} rings, {pieces} pieces")
             continue
         gather = _together(_around(ring, channel, num_rings) for channel, ring in enumerate(rings))
         if kind is Kind.ALLGATHER:
-            yield TemplatePlan(f"{num_rings} rings", num_rings, gather)
+            yield TemplatePlan(num_rings, gather, f"{num_rings} rings")
         elif kind is Kind.ALLREDUCE:
             collect = _together(_around(ring[::-1], channel, num_rings) for channel, ring in enumerate(rings))
-            yield TemplatePlan(f"{num_rings} rings", num_rings, in_turn(turned(collect, reduce=True), gather))
+            yield TemplatePlan(num_rings, in_turn(turned(collect, reduce=True), gather), f"{num_rings} rings")
 
 
 def _around(ring: Sequence[int], channel: int, num_rings: int) -> TemplateMessages:
@@ -83,8 +83,8 @@ def hierarchical_plans(site: TemplateSite, back: TemplateSite, kind: Kind) -> It
         collect = turned(spread(back_axes, own), reduce=True)
         name, messages = "rings inside nodes, across and inside", in_turn(collect, gather)
     if kind in (Kind.ALLGATHER, Kind.ALLREDUCE):
-        yield TemplatePlan(name, 1, messages)
-        yield TemplatePlan(f"{name}, chunk by chunk", 1, _one_by_one(messages))
+        yield TemplatePlan(1, messages, name)
+        yield TemplatePlan(1, _one_by_one(messages), f"{name}, chunk by chunk")
 
 
 def _one_by_one(messages: TemplateMessages) -> TemplateMessages:
@@ -145,7 +145,7 @@ def _two_steps(site: TemplateSite) -> Iterator[TemplatePlan]:
                 second.setdefault((rail, dst), []).append(src * num_ranks + dst)
     if all(site.linked(*pair) for pair in (*first, *second)):
         steps = [_staggered(sends, num_ranks) for sends in (first, second)]
-        yield TemplatePlan("inside nodes, then across", 1, in_turn(*steps))
+        yield TemplatePlan(1, in_turn(*steps), "inside nodes, then across")
 
 
 def _staggered(sends: dict[tuple[int, int], list[int]], num_ranks: int) -> TemplateMessages:

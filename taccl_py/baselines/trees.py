@@ -94,7 +94,7 @@ def tree_plans(site: TemplateSite) -> Iterator[TemplatePlan]:
             shares = cut(num_ranks * chunks_per_rank, parts)
             for overlapped in (False, True) if pieces > 1 else (False,):
                 name = f"{num_channels} channels, {pieces} pieces{', overlapped' if overlapped else ''}"
-                yield TemplatePlan(name, chunks_per_rank, _up_and_down(trees, shares, overlapped=overlapped))
+                yield TemplatePlan(chunks_per_rank, _up_and_down(trees, shares, overlapped=overlapped), name)
 
 
 def _pair(site: TemplateSite, channel: int) -> list[_Tree]:

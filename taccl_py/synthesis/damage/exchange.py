@@ -39,7 +39,7 @@ def balanced_exchanges(demand: Demand, limits: Limits) -> list[Schedule]:
         moved = of_collective(collective, unit_bytes)
         for plan in balanced_plans(demand.topology, moved, classes_of(moved), is_ordered=False, unit_bytes=unit_bytes):
             messages = _in_chunks(plan.timed(), moved)
-            schedule = fitted(demand, TemplatePlan("balanced lanes", count, messages), over)
+            schedule = fitted(demand, TemplatePlan(count, messages), over)
             if schedule is not None:
                 found.append(schedule)
             if over():

@@ -333,4 +333,4 @@ class PlanCut:
             TemplateMessage(links[m.link].src, links[m.link].dst, m.chunks, m.start - first, m.end - first, m.reduce)
             for m in fine
         )
-        return TemplatePlan("reweighed", self.chunks_per_rank, tuple(sorted(messages, key=lambda m: m.start)))
+        return TemplatePlan(self.chunks_per_rank, tuple(sorted(messages, key=lambda m: m.start)))

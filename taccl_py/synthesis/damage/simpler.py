@@ -85,7 +85,7 @@ def _moved(schedule: Schedule, demand: Demand, over: Over) -> Schedule | None:
         TemplateMessage(links[m.link].src, links[m.link].dst, m.chunks, m.start_us, m.end_us, m.reduce)
         for m in schedule.messages
     )
-    return fitted(demand, TemplatePlan("levelled", schedule.collective.chunks_per_rank, messages), over)
+    return fitted(demand, TemplatePlan(schedule.collective.chunks_per_rank, messages), over)
 
 
 def levelled_lanes(topology: Topology) -> Topology | None:

@@ -34,12 +34,6 @@ class Shuttle:
     together: int
     doubling: bool = False
 
-    @property
-    def name(self) -> str:
-        """For people."""
-        bits = ", bit by bit" if self.doubling else ""
-        return f"{self.behind} lanes dealt out behind, {self.together} nodes together{bits}"
-
     def is_behind(self, cluster: LaneCluster, back: int, offset: int) -> bool:
         """True if data for a lane, so many further on, of the node so many further on is dealt out after crossing."""
         return (back - 1) * cluster.width + offset < self.behind

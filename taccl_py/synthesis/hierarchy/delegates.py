@@ -43,12 +43,6 @@ class Delegation:
     hands: str
     apart: bool = False
 
-    @property
-    def name(self) -> str:
-        """For people."""
-        inside = " and ".join(dict.fromkeys((self.gathers, self.hands)))
-        return f"delegates, {self.spread} lanes share out the nodes, {self.together} turns together, {inside} inside"
-
 
 @dataclass(frozen=True, slots=True)
 class _DelegateEvent:

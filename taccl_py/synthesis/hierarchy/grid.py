@@ -65,10 +65,6 @@ class Leg:
         """Kind of resource that the message to a node of the row occupies: the first lane has one less, if it serves its own node."""
         return ASIDE if self.is_even and slot % self.lanes == 0 else ACROSS
 
-    def __str__(self) -> str:
-        """For people."""
-        return f"{'scatter' if self.scatters else 'exchange'} of {self.nodes} nodes by {self.lanes} lanes"
-
 
 @dataclass(frozen=True, slots=True)
 class LaneGrid:
@@ -90,12 +86,6 @@ class LaneGrid:
     fans: tuple[int, ...]
     dealt: bool
     pieces: tuple[int, ...]
-
-    @property
-    def name(self) -> str:
-        """For people."""
-        legs, pieces = ", ".join(map(str, self.legs)), "-".join(map(str, self.pieces))
-        return f"{legs}, fans of {'-'.join(map(str, self.fans))}, sums {'dealt out' if self.dealt else 'exchanged'}, pieces of {pieces}"
 
 
 @dataclass(frozen=True)

@@ -136,17 +136,6 @@ class Halving:
         """Time when all should be done."""
         return max(stage.end_us for stage in self.stages)
 
-    @property
-    def name(self) -> str:
-        """For people."""
-        shape = self.shape
-        pieces = []
-        for piece in range(shape.pieces):
-            steps = (shape.of_step(piece, step) for step in reversed(range(len(shape.messages))))
-            sizes = ("+".join(str(self.units[column]) for column in reversed(columns)) for columns in steps)
-            pieces.append("-".join([*sizes, f"({self.units[piece * shape.columns]})"]))
-        return f"halving of {', '.join(pieces)} chunks to {shape.together} nodes that exchange, {shape.inside} inside"
-
 
 def halvings(
     cluster: LaneCluster, insides: Sequence[str], shard_bytes: float, counts: Sequence[int], limits: Limits

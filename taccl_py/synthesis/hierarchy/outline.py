@@ -57,13 +57,6 @@ class Outline:
     inside: str
     pieces: tuple[int, ...]
 
-    @property
-    def name(self) -> str:
-        """For people."""
-        heard = "-".join("+".join(str(peer.blocks) for peer in peers) for peers in self.rounds)
-        pieces = "-".join(map(str, self.pieces))
-        return f"rounds of {heard} over {self.spread} lanes, {self.inside} inside, pieces of {pieces}"
-
 
 def rounds_to_hear(num_nodes: int, lanes: int = 1) -> list[Rounds]:
     """Rounds by which blocks get everywhere: one, two, and so on up to the fewest messages; and the same with a short last round.

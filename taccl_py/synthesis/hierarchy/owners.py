@@ -134,7 +134,7 @@ class NodeOwners:
                     parts.append(tuple(range(at, at + part)))
                     at += part
                 found += self._of_piece(piece, lane, parts)
-        return TemplatePlan(f"nodes own in proportion, {pieces} pieces", count, tuple(sorted(found, key=_begin)))
+        return TemplatePlan(count, tuple(sorted(found, key=_begin)))
 
     def _of_piece(self, piece: int, lane: int, parts: Sequence[tuple[int, ...]]) -> Iterator[TemplateMessage]:
         """Messages of a piece of a lane, whose parts are the owners'."""

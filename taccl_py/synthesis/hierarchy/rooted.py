@@ -42,11 +42,6 @@ class BroadcastVariant:
     inside: str
     pieces: tuple[int, ...]
 
-    @property
-    def name(self) -> str:
-        """For people."""
-        return f"{self.between} of nodes, {self.inside} inside, pieces of {'-'.join(map(str, self.pieces))}"
-
 
 @dataclass(frozen=True, slots=True)
 class NodeStep:

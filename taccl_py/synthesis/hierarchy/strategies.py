@@ -154,24 +154,21 @@ def _spreads(cluster: LaneCluster, inside: str, widest: int) -> list[int]:
 def _gathers(demand: Demand, cluster: LaneCluster, *, reduce: bool) -> Iterator[HierarchyStrategy]:
     def write(outline: Outline, times: OutlineTimeline) -> TemplatePlan | None:
         messages = allgather_messages(cluster, outline, times, by_shard(outline.pieces))
-        return _plan(outline.name, sum(outline.pieces), messages, reduce=reduce)
+        return _plan(sum(outline.pieces), messages, reduce=reduce)
 
     for outline, times in _outlines(demand, cluster):
         yield HierarchyStrategy(times.end_us, partial(write, outline, times))
 
 
-def _plan(
-    name: str, chunks_per_rank: int, messages: TemplateMessages | None, *, reduce: bool = False
-) -> TemplatePlan | None:
+def _plan(chunks_per_rank: int, messages: TemplateMessages | None, *, reduce: bool = False) -> TemplatePlan | None:
     """The plan, turned around for sums; None where there are no messages."""
     if messages is None:
         return None
-    return TemplatePlan(name, chunks_per_rank, turned(messages, reduce=True) if reduce else messages)
+    return TemplatePlan(chunks_per_rank, turned(messages, reduce=True) if reduce else messages)
 
 
 def _gathered(
     demand: Demand,
-    name: str,
     chunks_per_rank: int,
     messages: Callable[[LaneCluster], TemplateMessages | None],
     forth: LaneCluster,
@@ -179,11 +176,11 @@ def _gathered(
 ) -> TemplatePlan | None:
     """The messages of an AllGather, those of one backwards for a ReduceScatter, or both in turn for an AllReduce."""
     if demand.kind is not Kind.ALLREDUCE:
-        return _plan(name, chunks_per_rank, messages(forth), reduce=demand.kind is Kind.REDUCESCATTER)
+        return _plan(chunks_per_rank, messages(forth), reduce=demand.kind is Kind.REDUCESCATTER)
     spread, gathered = messages(back), messages(forth)
     if spread is None or gathered is None:
         return None
-    return _plan(name, chunks_per_rank, in_turn(turned(spread, reduce=True), gathered))
+    return _plan(chunks_per_rank, in_turn(turned(spread, reduce=True), gathered))
 
 
 def _both(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterator[HierarchyStrategy]:
@@ -194,7 +191,7 @@ def _both(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterator[Hie
         nodes = outline.spread == forth.width and len(outline.pieces) == 1
         numbering = by_shard(outline.pieces) if nodes else by_piece(forth, outline.pieces)
         messages = partial(allgather_messages, outline=outline, times=times, numbering=numbering)
-        return _gathered(demand, outline.name, sum(outline.pieces), messages, forth, back)
+        return _gathered(demand, sum(outline.pieces), messages, forth, back)
 
     for outline, times in _outlines(demand, forth):
         yield HierarchyStrategy(2 * times.end_us, partial(write, outline, times))
@@ -210,7 +207,7 @@ def _triples(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterator[
         def messages(cluster: LaneCluster) -> TemplateMessages:
             return triple_messages(cluster, triples, shard_bytes, by_shard((1,)))
 
-        return _gathered(demand, triples.name, 1, messages, forth, back)
+        return _gathered(demand, 1, messages, forth, back)
 
     free, limited = (Triples.of(forth, shard_bytes, most) for most in (None, demand.message_chunks))
     for triples in (free, limited):
@@ -224,8 +221,7 @@ def _exchanges(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterato
 
     def write(inside: str, pieces: tuple[int, ...], rows: list[list[Stage]]) -> TemplatePlan | None:
         messages = exchange_messages(forth, back, inside, rows, by_piece(forth, pieces))
-        name = f"exchange, {inside} inside, pieces of {'-'.join(map(str, pieces))}"
-        return _plan(name, sum(pieces), messages)
+        return _plan(sum(pieces), messages)
 
     shard_bytes = demand.chunk_bytes(demand.collective(1))
     for inside in insides(forth):
@@ -240,7 +236,7 @@ def _halvings(demand: Demand, forth: LaneCluster, back: LaneCluster, limits: Lim
     """AllReduce by halving and doubling in messages of unequal size."""
 
     def write(halving: Halving) -> TemplatePlan | None:
-        return _plan(halving.name, halving.chunks_per_rank, halving_messages(forth, back, halving))
+        return _plan(halving.chunks_per_rank, halving_messages(forth, back, halving))
 
     if not forth.site.linked_inside_nodes:
         return
@@ -261,7 +257,7 @@ def _tapers(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterator[H
 
     def write(taper: Taper) -> TemplatePlan | None:
         messages = partial(taper_messages, taper=taper, shard_bytes=shard_bytes)
-        return _gathered(demand, taper.name, taper.chunks_per_rank, messages, forth, back)
+        return _gathered(demand, taper.chunks_per_rank, messages, forth, back)
 
     for taper in tapers(forth, insides(forth), shard_bytes, _counts(demand)):
         yield HierarchyStrategy((1 + (demand.kind is Kind.ALLREDUCE)) * taper.end_us, partial(write, taper))
@@ -271,7 +267,7 @@ def _grids(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrategy]:
     """AllReduce over a grid of nodes: all grids in one piece, and the most promising ones in several."""
 
     def write(grid: LaneGrid, times: GridTimes) -> TemplatePlan | None:
-        return _plan(grid.name, sum(grid.pieces), grid_messages(cluster, grid, times))
+        return _plan(sum(grid.pieces), grid_messages(cluster, grid, times))
 
     def found(grid: LaneGrid) -> HierarchyStrategy:
         times = grid_times(cluster, grid, shard_bytes / sum(grid.pieces))
@@ -289,10 +285,10 @@ def _grids(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrategy]:
 def _broadcasts(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrategy]:
     def write(course: BroadcastVariant, times: CourseTimes) -> TemplatePlan | None:
         messages = broadcast_messages(cluster, course, times, demand.root)
-        return _plan(course.name, sum(course.pieces) * cluster.width, messages)
+        return _plan(sum(course.pieces) * cluster.width, messages)
 
-    def write_stripes(name: str, pipeline: Pipeline) -> TemplatePlan | None:
-        return _plan(f"{name}, {pipeline.pieces} pieces", pipeline.num_chunks, pipeline.messages())
+    def write_stripes(pipeline: Pipeline) -> TemplatePlan | None:
+        return _plan(pipeline.num_chunks, pipeline.messages())
 
     for inside in insides(cluster):
         # Between two nodes all are the same.
@@ -306,17 +302,17 @@ def _broadcasts(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrat
     for stripes in striped(cluster):
         pipeline = stripes_pipeline(cluster, stripes, demand.root, demand.size_bytes).best(demand.chunks_per_rank)
         if pipeline is not None:
-            yield HierarchyStrategy(pipeline.end_us, partial(write_stripes, stripes.name, pipeline))
+            yield HierarchyStrategy(pipeline.end_us, partial(write_stripes, pipeline))
     places = len(cluster.nodes[0])
     if demand.chunks_per_rank in (None, places) and striped(cluster):
         for inside in insides(cluster):
             messages = shard_messages(cluster, inside, demand.root, demand.size_bytes)
-            yield HierarchyStrategy(end_of(messages), partial(_plan, f"shares, {inside} inside", places, messages))
+            yield HierarchyStrategy(end_of(messages), partial(_plan, places, messages))
 
 
 def _shuttles(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrategy]:
     def write(shuttle: Shuttle) -> TemplatePlan | None:
-        return _plan(shuttle.name, 1, alltoall_messages(cluster, shuttle, pair_bytes))
+        return _plan(1, alltoall_messages(cluster, shuttle, pair_bytes))
 
     if demand.chunks_per_rank not in (None, 1) or not cluster.is_even or not cluster.site.linked_inside_nodes:
         return
@@ -337,7 +333,7 @@ def _delegations(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStra
     """AllToAll by delegates; lanes that serve all nodes themselves shuttle where every rank is one."""
 
     def write(delegation: Delegation, times: DelegateTimes) -> TemplatePlan | None:
-        return _plan(delegation.name, 1, delegate_messages(cluster, delegation, times))
+        return _plan(1, delegate_messages(cluster, delegation, times))
 
     if demand.chunks_per_rank not in (None, 1) or max(map(len, cluster.nodes)) > PARAMS.most_delegate_ranks:
         return
@@ -363,7 +359,7 @@ def _bundles(demand: Demand, cluster: LaneCluster, limits: Limits) -> Iterator[H
     bundles = Bundles.of(cluster, over) if demand.chunks_per_rank in (None, 1) else None
     if bundles is not None:
         reduce = demand.kind is Kind.REDUCESCATTER
-        yield HierarchyStrategy(bundles.end_us, partial(_plan, "bundles", 1, bundles.messages(), reduce=reduce))
+        yield HierarchyStrategy(bundles.end_us, partial(_plan, 1, bundles.messages(), reduce=reduce))
 
 
 def _is_small(demand: Demand, site: TemplateSite) -> bool:
@@ -379,13 +375,11 @@ def _relays(demand: Demand, cluster: LaneCluster, limits: Limits) -> Iterator[Hi
         messages = relays.alltoall(demand.message_chunks) if demand.kind is Kind.ALLTOALL else relays.allgather()
         if messages is not None:
             reduce = demand.kind is Kind.REDUCESCATTER
-            yield HierarchyStrategy(relays.end_us, partial(_plan, "relays", 1, messages, reduce=reduce))
+            yield HierarchyStrategy(relays.end_us, partial(_plan, 1, messages, reduce=reduce))
 
 
 def _sums(demand: Demand, cluster: LaneCluster, limits: Limits) -> Iterator[HierarchyStrategy]:
     """Small sums of sparse nodes."""
     exchange = SumExchange.of(cluster.site.topology, limits) if _is_small(demand, cluster.site) else None
     if exchange is not None:
-        yield HierarchyStrategy(
-            exchange.end_us, partial(_plan, "sums", 1, exchange.messages(demand.topology.num_ranks))
-        )
+        yield HierarchyStrategy(exchange.end_us, partial(_plan, 1, exchange.messages(demand.topology.num_ranks)))

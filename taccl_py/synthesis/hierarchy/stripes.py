@@ -41,12 +41,6 @@ class Stripes:
     between: str
     returns: bool
 
-    @property
-    def name(self) -> str:
-        """For people."""
-        back = ", the root's own sent back" if self.returns else ""
-        return f"stripes over a {self.between} of nodes{back}"
-
 
 def striped(cluster: LaneCluster) -> list[Stripes]:
     """Variants of passing on; none where nodes differ in size, or ranks of a node, or those of a place in all nodes, are not all linked."""

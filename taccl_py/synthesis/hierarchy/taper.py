@@ -38,13 +38,6 @@ class Taper:
     end_us: float
 
     @property
-    def name(self) -> str:
-        """For people."""
-        return (
-            f"one node after the other, {self.inside} inside, {'+'.join(map(str, self.parts))} chunks to the last one"
-        )
-
-    @property
     def chunks_per_rank(self) -> int:
         """Chunks of a shard."""
         return sum(self.parts)

@@ -74,15 +74,6 @@ class Triples:
     is_third_last: bool
     most: int | None = None
 
-    @property
-    def name(self) -> str:
-        """For people."""
-        sizes = [part.size for part in self.second]
-        limit = f", {self.most} in a message" if self.most is not None else ""
-        return (
-            f"three rounds, {min(sizes)} to {max(sizes)} shares in the second and {self.third.size} in the third{limit}"
-        )
-
     @staticmethod
     def of(cluster: LaneCluster, shard_bytes: float, most: int | None = None) -> Triples | None:
         """The best ones with so many shares in a message; None where nodes are too few or too many, or not of the sort."""

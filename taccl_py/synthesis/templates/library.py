@@ -229,4 +229,4 @@ def _plans(demand: Demand, is_useful_at: IsUsefulAt) -> Iterator[TemplatePlan]:
 
 def _turned(plans: Iterator[TemplatePlan], *, reduce: bool) -> Iterator[TemplatePlan]:
     for plan in plans:
-        yield TemplatePlan(plan.name, plan.chunks_per_rank, turned(plan.messages, reduce=reduce))
+        yield TemplatePlan(plan.chunks_per_rank, turned(plan.messages, reduce=reduce), plan.name)

@@ -46,17 +46,17 @@ class TemplatePlan:
 
     Attributes
     ----------
-    name
-        What it is.
     chunks_per_rank
         Of the collective.
     messages
         What it does.
+    name
+        What it is, where several are told apart.
     """
 
-    name: str
     chunks_per_rank: int
     messages: TemplateMessages
+    name: str = ""
 
 
 def end_of(messages: Iterable[TemplateMessage]) -> float:

@@ -52,9 +52,9 @@ def alltoall_plans(site: TemplateSite, chunks_per_rank: int) -> Iterator[Templat
     for name, path in paths.items():
         messages = _along(path, num_ranks, chunks_per_rank, far_first=False)
         if all(site.linked(message.src, message.dst) for message in messages):
-            yield TemplatePlan(name, chunks_per_rank, messages)
+            yield TemplatePlan(chunks_per_rank, messages, name)
             yield TemplatePlan(
-                f"{name}, far first", chunks_per_rank, _along(path, num_ranks, chunks_per_rank, far_first=True)
+                chunks_per_rank, _along(path, num_ranks, chunks_per_rank, far_first=True), f"{name}, far first"
             )
 
 
@@ -192,7 +192,7 @@ def _in_waves(site: TemplateSite, quickest: RankPath, chunks_per_rank: int) -> I
                 TemplateMessage(message.src, message.dst, tuple(chunks), message.start, message.end)
                 for message, chunks in sorted(carried.items())
             )
-            yield TemplatePlan(f"{camp.name}, node by node", chunks_per_rank, messages)
+            yield TemplatePlan(chunks_per_rank, messages, f"{camp.name}, node by node")
 
 
 def _messages_in_waves(path_ranks: tuple[int, ...], site: TemplateSite) -> Iterator[_PairMessage]:

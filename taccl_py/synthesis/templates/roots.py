@@ -53,10 +53,10 @@ def broadcast_plans(
             break
         small = replace(site, chunk_bytes=site.chunk_bytes / pieces)
         for name, edges in _trees(small, root, ranks):
-            yield TemplatePlan(f"{name}, {pieces} pieces", pieces, _pipelined(edges, root, pieces))
+            yield TemplatePlan(pieces, _pipelined(edges, root, pieces), f"{name}, {pieces} pieces")
         order = small.path(ranks, root) if is_long_useful else None
         if order is not None:
-            yield TemplatePlan(f"chain, {pieces} pieces", pieces, _down_chain(order, pieces))
+            yield TemplatePlan(pieces, _down_chain(order, pieces), f"chain, {pieces} pieces")
     if is_long_useful:
         yield from _around_rings(site, root, num_pieces)
     yield from _down_inner_trees(site, root, num_pieces)
@@ -67,13 +67,13 @@ def broadcast_plans(
         for name in (DIRECT, RING) if is_long_useful else (DIRECT,):
             messages = _scattered(site, root, pieces // num_ranks, name)
             if messages is not None:
-                yield TemplatePlan(f"scatter and {name} allgather", pieces, messages)
+                yield TemplatePlan(pieces, messages, f"scatter and {name} allgather")
     width = len(site.topology.node_ranks[0])
     pieces = num_pieces or width
     if pieces % width == 0:
         dealt = _dealt(replace(site, chunk_bytes=site.chunk_bytes / width), root, pieces // width)
         if dealt is not None:
-            yield TemplatePlan("scatter inside, across, allgather inside", pieces, dealt)
+            yield TemplatePlan(pieces, dealt, "scatter inside, across, allgather inside")
 
 
 def _trees(site: TemplateSite, root: int, ranks: list[int]) -> Iterator[tuple[str, tuple[Edge, ...]]]:
@@ -114,7 +114,7 @@ def _around_rings(site: TemplateSite, root: int, num_pieces: int | None) -> Iter
                     for message in _down_chain(chain, pieces // number)
                 ]
                 yield TemplatePlan(
-                    f"{number} chains, {pieces} pieces", pieces, tuple(sorted(messages, key=lambda m: m.start))
+                    pieces, tuple(sorted(messages, key=lambda m: m.start)), f"{number} chains, {pieces} pieces"
                 )
 
 
@@ -143,7 +143,7 @@ def _down_inner_trees(site: TemplateSite, root: int, num_pieces: int | None) -> 
             found.append((number, pipeline))
     for number, pipeline in sorted(found, key=lambda each: (each[1].end_us, each[0]))[: PARAMS.most_pipelines]:
         name = f"{number} trees with different inner ranks, {pipeline.num_chunks} pieces"
-        yield TemplatePlan(name, pipeline.num_chunks, pipeline.messages())
+        yield TemplatePlan(pipeline.num_chunks, pipeline.messages(), name)
 
 
 def _in_rounds(site: TemplateSite, root: int, num_pieces: int | None) -> Iterator[TemplatePlan]:
@@ -160,7 +160,7 @@ def _in_rounds(site: TemplateSite, root: int, num_pieces: int | None) -> Iterato
     numbers = (num_pieces,) if num_pieces is not None else sorted({ideal, low, min(2 * low, most)})
     ranks = (root, *(rank for rank in range(num_ranks) if rank != root))
     for pieces in numbers:
-        yield TemplatePlan(f"circulant rounds, {pieces} pieces", pieces, tuple(rounds.messages(ranks, pieces)))
+        yield TemplatePlan(pieces, tuple(rounds.messages(ranks, pieces)), f"circulant rounds, {pieces} pieces")
 
 
 def inner_tree(num_ranks: int, root: int, number: int, tree: int) -> dict[int, list[int]]:
@@ -249,7 +249,7 @@ def scatter_plans(site: TemplateSite, root: int, chunks_per_rank: int) -> Iterat
             parents[name][edge.dst] = edge.src
     for name, parent in parents.items():
         if parent.count(-1) == 1:
-            yield TemplatePlan(name, chunks_per_rank, _down(parent, root, chunks_per_rank))
+            yield TemplatePlan(chunks_per_rank, _down(parent, root, chunks_per_rank), name)
 
 
 def _halving(site: TemplateSite, root: int, ranks: list[int]) -> list[int] | None:

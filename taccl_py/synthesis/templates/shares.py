@@ -47,7 +47,7 @@ def share_plans(demand: Demand) -> Iterator[TemplatePlan]:
     chosen = next((each for each in found if each[0] <= limit_us), None)
     if chosen is not None:
         _, count, owned = chosen
-        yield TemplatePlan(f"unequal shares in {len(owned)} pieces", count, shares.messages(owned))
+        yield TemplatePlan(count, shares.messages(owned), f"unequal shares in {len(owned)} pieces")
 
 
 def _counts(demand: Demand) -> Iterator[int]:

@@ -30,16 +30,16 @@ def allgather_plans(
     chunks = chunks_per_rank or 1
     held = _own_chunks(site, chunks)
     for walk in walks(site):
-        yield TemplatePlan(walk.name, chunks, spread(walk.axes, held))
+        yield TemplatePlan(chunks, spread(walk.axes, held), walk.name)
     yield from sparse_plans(site, chunks_per_rank, is_useful_at)
     delegates = Delegates.of(site)
     if delegates is not None:
-        yield TemplatePlan("delegates", chunks, delegates.allgather(held))
+        yield TemplatePlan(chunks, delegates.allgather(held), "delegates")
     for name, messages in _relayed(site, held):
-        yield TemplatePlan(name, chunks, messages)
+        yield TemplatePlan(chunks, messages, name)
     for camp in camps(site):
         for suffix, inside in _gathered_in(camp, site, held):
-            yield TemplatePlan(f"{camp.name}{suffix}", chunks, _spread_in(camp, site, held, inside))
+            yield TemplatePlan(chunks, _spread_in(camp, site, held, inside), f"{camp.name}{suffix}")
 
 
 def sparse_plans(site: TemplateSite, chunks_per_rank: int | None, is_useful_at: IsUsefulAt) -> Iterator[TemplatePlan]:
@@ -48,7 +48,7 @@ def sparse_plans(site: TemplateSite, chunks_per_rank: int | None, is_useful_at: 
     held = _own_chunks(site, chunks)
     flooded = flood(site, (tuple(range(site.topology.num_ranks)),), held)
     if flooded is not None:
-        yield TemplatePlan("shortest paths", chunks, flooded)
+        yield TemplatePlan(chunks, flooded, "shortest paths")
     yield from _over_nodes(site, held, chunks)
     if is_useful_at((site.topology.num_ranks - 1) * site.least_message_us):
         yield from _rings(site, chunks_per_rank)
@@ -114,9 +114,9 @@ def _over_nodes(
     outer_first = flood(site.inside, topology.node_ranks, of_rail)
     if inner_first is not None and outer_first is not None:
         yield TemplatePlan(
-            "paths inside, then across", chunks_per_rank, in_turn(inner_first, spread((across,), of_node))
+            chunks_per_rank, in_turn(inner_first, spread((across,), of_node)), "paths inside, then across"
         )
-        yield TemplatePlan("across, then paths inside", chunks_per_rank, in_turn(spread((across,), held), outer_first))
+        yield TemplatePlan(chunks_per_rank, in_turn(spread((across,), held), outer_first), "across, then paths inside")
 
 
 def _relayed(site: TemplateSite, held: Mapping[int, tuple[int, ...]]) -> Iterator[tuple[str, TemplateMessages]]:
@@ -164,7 +164,7 @@ def _rings(site: TemplateSite, chunks_per_rank: int | None) -> Iterator[Template
         if number <= (chunks_per_rank or number):
             chunks = chunks_per_rank or number
             messages = [message for j in range(chunks) for message in _around(rings[j % number], j, chunks)]
-            yield TemplatePlan(f"{number} ring{'s' if number > 1 else ''}", chunks, tuple(messages))
+            yield TemplatePlan(chunks, tuple(messages), f"{number} ring{'s' if number > 1 else ''}")
 
 
 def ring_sets(site: TemplateSite) -> Iterator[tuple[tuple[int, ...], ...]]:

@@ -51,15 +51,15 @@ def allreduce_plans(
             messages = _halved(site, walk, summed, chunks)
             if messages is not None:
                 after = f", {summed} exchanged" if summed else ""
-                yield TemplatePlan(f"{walk.name}{after}", chunks, messages)
+                yield TemplatePlan(chunks, messages, f"{walk.name}{after}")
     for camp in camps(site):
         gathered = _camp_sums(camp, site, chunks)
         if gathered is not None:
-            yield TemplatePlan(camp.name, chunks, gathered)
+            yield TemplatePlan(chunks, gathered, camp.name)
     delegates = Delegates.of(site)
     delegated = delegates.allreduce(site, _everything(site, chunks)) if delegates is not None else None
     if delegated is not None:
-        yield TemplatePlan("delegates", chunks, delegated)
+        yield TemplatePlan(chunks, delegated, "delegates")
     yield from _meetings(site, chunks)
     yield from _both_directions(site, back, chunks_per_rank, is_useful_at)
     yield from _to_a_root_and_back(site, back, chunks, is_useful_at)
@@ -76,7 +76,7 @@ def _exchanges(site: TemplateSite, chunks_per_rank: int) -> Iterator[TemplatePla
             parts = [_exchanged(site, groups, name, _everything(site, chunks_per_rank)) for groups in grid.axes]
             found = [part for part in parts if part is not None]
             if len(found) == len(parts):
-                yield TemplatePlan(f"exchange {name} {grid.name}", chunks_per_rank, in_turn(*found))
+                yield TemplatePlan(chunks_per_rank, in_turn(*found), f"exchange {name} {grid.name}")
         yield from _crosswise(site, grid, chunks_per_rank)
 
 
@@ -91,7 +91,7 @@ def _crosswise(site: TemplateSite, grid: RankGrid, chunks_per_rank: int) -> Iter
         found = [in_turn(*(part for part in parts if part is not None)) for parts in both if None not in parts]
         if len(found) == len(halves):
             messages = tuple(sorted((message for each in found for message in each), key=lambda message: message.start))
-            yield TemplatePlan(f"exchange crosswise {grid.name}", chunks_per_rank, messages)
+            yield TemplatePlan(chunks_per_rank, messages, f"exchange crosswise {grid.name}")
 
 
 def _exchanged(
@@ -163,7 +163,7 @@ def _meetings(site: TemplateSite, chunks_per_rank: int) -> Iterator[TemplatePlan
             out = tuple(TemplateMessage(edge.src, edge.dst, chunks, edge.start_us, edge.end_us) for edge in edges)
             best[len(hosts)] = (end_us, in_turn(turned(out, reduce=True), among, out))
     for number, (_, messages) in sorted(best.items()):
-        yield TemplatePlan(f"meeting of {number}", chunks_per_rank, messages)
+        yield TemplatePlan(chunks_per_rank, messages, f"meeting of {number}")
 
 
 def _hosts(site: TemplateSite) -> Iterator[tuple[int, ...]]:
@@ -192,7 +192,7 @@ def _both_directions(
         other = backward.get(plan.name)
         if other is not None:
             messages = in_turn(turned(other.messages, reduce=True), plan.messages)
-            yield TemplatePlan(plan.name, plan.chunks_per_rank, messages)
+            yield TemplatePlan(plan.chunks_per_rank, messages, plan.name)
 
 
 def _to_a_root_and_back(
@@ -207,4 +207,4 @@ def _to_a_root_and_back(
         if other is not None and plan.chunks_per_rank <= num_chunks:
             pieces = cut(num_chunks, plan.chunks_per_rank)
             messages = in_turn(turned(in_pieces(other.messages, pieces), reduce=True), in_pieces(plan.messages, pieces))
-            yield TemplatePlan(f"{plan.name} to rank {root} and back", chunks_per_rank, messages)
+            yield TemplatePlan(chunks_per_rank, messages, f"{plan.name} to rank {root} and back")

@@ -153,7 +153,7 @@ class TorusMethod:
             for whole in (False, True)
         )
         messages = in_turn(_as_sums(first), _as_sums(across), turned(first, reduce=False))
-        return TemplatePlan(self.name, self.num_parts * scale, messages)
+        return TemplatePlan(self.num_parts * scale, messages, self.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ KIB = 1024.0
 def shuttled(topology, shuttle, size_bytes):
     pair_bytes = size_bytes / topology.num_ranks
     cluster = LaneCluster.of(TemplateSite(topology, pair_bytes))
-    plan = TemplatePlan(shuttle.name, 1, alltoall_messages(cluster, shuttle, pair_bytes))
+    plan = TemplatePlan(1, alltoall_messages(cluster, shuttle, pair_bytes))
     return fitted(Demand(topology, Kind.ALLTOALL, size_bytes), plan), shuttle_us(cluster, shuttle, pair_bytes)
 
 

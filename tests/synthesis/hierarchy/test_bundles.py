@@ -35,7 +35,7 @@ def bundled(topology, kind, size_bytes):
     messages = bundles(topology.reversed() if sums else topology, size_bytes / topology.num_ranks).messages()
     return fitted(
         Demand(topology, kind, size_bytes),
-        TemplatePlan("bundles", 1, turned(messages, reduce=True) if sums else messages),
+        TemplatePlan(1, turned(messages, reduce=True) if sums else messages),
     )
 
 

@@ -32,7 +32,7 @@ def rails(lanes, nodes):
 def delegated(topology, delegation, pair_bytes=PAIR):
     cluster = LaneCluster.of(TemplateSite(topology, pair_bytes))
     times = delegate_times(cluster, delegation, pair_bytes)
-    plan = TemplatePlan(delegation.name, 1, delegate_messages(cluster, delegation, times))
+    plan = TemplatePlan(1, delegate_messages(cluster, delegation, times))
     return fitted(Demand(topology, Kind.ALLTOALL, pair_bytes * topology.num_ranks), plan), times
 
 

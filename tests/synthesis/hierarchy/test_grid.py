@@ -34,7 +34,7 @@ def written(topology, grid, size_bytes):
     chunk_bytes = size_bytes / (topology.num_ranks * sum(grid.pieces))
     cluster = LaneCluster.of(TemplateSite(topology, chunk_bytes * sum(grid.pieces)))
     times = grid_times(cluster, grid, chunk_bytes)
-    return fitted(demand, TemplatePlan(grid.name, sum(grid.pieces), grid_messages(cluster, grid, times))), times.end_us
+    return fitted(demand, TemplatePlan(sum(grid.pieces), grid_messages(cluster, grid, times))), times.end_us
 
 
 def all_grids(topology, pieces=(1,)):
@@ -78,10 +78,10 @@ def test_everything_is_summed_up_once_in_every_grid(lanes, nodes, pieces):
     topology = rails(lanes, nodes)
     for grid in all_grids(topology, pieces):
         schedule, end_us = written(topology, grid, 96 * 1024)
-        assert schedule is not None or not grid.dealt, f"{grid.name}: what is dealt out never meets at different times"
+        assert schedule is not None or not grid.dealt, f"{grid}: what is dealt out never meets at different times"
         if schedule is not None:
-            assert verify_schedule(schedule) == (), grid.name
-            assert schedule.makespan_us <= 1.35 * end_us, f"{grid.name}: the estimate is worth something"
+            assert verify_schedule(schedule) == (), grid
+            assert schedule.makespan_us <= 1.35 * end_us, f"{grid}: the estimate is worth something"
 
 
 def test_messages_of_more_chunks_than_runtimes_carry_are_whole_where_neighbours_count_as_one():

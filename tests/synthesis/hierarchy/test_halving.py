@@ -55,7 +55,7 @@ def test_sums_are_right_and_as_fast_as_estimated(machine, nodes, ranks, num_byte
     forth, back, found = found_on(topology, num_bytes)
     assert found
     for halving in found[::3]:
-        plan = TemplatePlan(halving.name, halving.chunks_per_rank, halving_messages(forth, back, halving))
+        plan = TemplatePlan(halving.chunks_per_rank, halving_messages(forth, back, halving))
         schedule = fitted(Demand(topology, Kind.ALLREDUCE, float(num_bytes)), plan)
         assert verify_schedule(schedule) == ()
         assert schedule.makespan_us <= 1.02 * halving.end_us

@@ -24,7 +24,7 @@ def relayed(topology, kind, size_bytes=1e-3):
     relays = Relays.of(topology.reversed() if sums else topology, Limits())
     messages = relays.alltoall(MAX_COUNT) if kind is Kind.ALLTOALL else relays.allgather()
     messages = turned(messages, reduce=True) if sums else messages
-    return fitted(Demand(topology, kind, size_bytes), TemplatePlan("relays", 1, messages))
+    return fitted(Demand(topology, kind, size_bytes), TemplatePlan(1, messages))
 
 
 @pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLTOALL])

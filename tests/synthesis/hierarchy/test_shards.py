@@ -58,7 +58,7 @@ def test_few_messages_between_nodes_follow_each_other(nodes, crossings):
 def test_planned_times_are_those_of_the_schedule(inside, root):
     demand = Demand(load_topology("hpn:8"), Kind.BROADCAST, 64 * KIB, root)
     messages = shard_messages(cluster_of(demand.topology, demand.size_bytes), inside, root, demand.size_bytes)
-    schedule = fitted(demand, TemplatePlan("shares", 8, messages))
+    schedule = fitted(demand, TemplatePlan(8, messages))
     assert schedule.makespan_us == pytest.approx(end_of(messages))
     assert verify_schedule(schedule) == ()
 

@@ -72,7 +72,7 @@ def test_planned_times_are_those_of_the_schedule():
     demand = Demand(load_topology("mi300x", 2), Kind.BROADCAST, GIB)
     cluster = cluster_of(demand.topology, GIB)
     pipeline = stripes_pipeline(cluster, striped(cluster)[1], 0, GIB).best(None)
-    schedule = fitted(demand, TemplatePlan("stripes", pipeline.num_chunks, pipeline.messages()))
+    schedule = fitted(demand, TemplatePlan(pipeline.num_chunks, pipeline.messages()))
     assert schedule.makespan_us == pytest.approx(pipeline.end_us)
     assert verify_schedule(schedule) == ()
 
@@ -83,7 +83,7 @@ def test_a_circulant_keeps_its_rounds(machine):
     cluster = cluster_of(demand.topology, 16 * MIB)
     stripes = next(each for each in striped(cluster) if each.between == CIRCULANT and not each.returns)
     pipeline = stripes_pipeline(cluster, stripes, 0, 16 * MIB).best(None)
-    plan = TemplatePlan("stripes", pipeline.num_chunks, pipeline.messages())
+    plan = TemplatePlan(pipeline.num_chunks, pipeline.messages())
     schedule = fitted(demand, plan, promised_us=pipeline.end_us)
     assert schedule.makespan_us == pytest.approx(pipeline.end_us, rel=0.01)
     # What comes late holds up what is there, or pieces overtake each other.

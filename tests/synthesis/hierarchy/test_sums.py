@@ -17,7 +17,7 @@ def test_two_mi250x_nodes_add_up_in_three_hops_beside_the_network():
     """2.6 us across and 3 hops of 0.8 us, and 1 KiB at 16 GB/s and three times at 50 GB/s or more."""
     topology = load_topology("mi250x", 2)
     exchange = SumExchange.of(topology, Limits())
-    schedule = fitted(Demand(topology, Kind.ALLREDUCE, 1024.0), TemplatePlan("sums", 1, exchange.messages(32)))
+    schedule = fitted(Demand(topology, Kind.ALLREDUCE, 1024.0), TemplatePlan(1, exchange.messages(32)))
     assert verify_schedule(schedule) == ()
     assert schedule.makespan_us <= 2.6 + 3 * 0.8 + 1024 / 16e3 + 3 * 1024 / 50e3
     lowered = lower_and_verify(schedule, LoweringOptions(EXECUTOR))

@@ -39,7 +39,7 @@ def test_everyone_gets_everything_in_the_estimated_time(nodes, ranks, machine, k
     assert found
     for taper in found:
         messages = taper_messages(cluster, taper, SHARE)
-        plan = TemplatePlan(taper.name, taper.chunks_per_rank, turned(messages, reduce=True) if reduce else messages)
+        plan = TemplatePlan(taper.chunks_per_rank, turned(messages, reduce=True) if reduce else messages)
         schedule = fitted(Demand(topology, kind, SHARE * nodes * ranks), plan)
         assert verify_schedule(schedule) == ()
         assert schedule.makespan_us <= taper.end_us * (1 + 1e-6)

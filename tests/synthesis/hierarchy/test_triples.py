@@ -37,7 +37,7 @@ def test_everyone_gets_everything_in_the_estimated_time(lanes, nodes, kind):
     cluster = cluster_of(topology.reversed() if reduce else topology)
     triples = Triples.of(cluster, SHARE)
     messages = triple_messages(cluster, triples, SHARE, by_shard((1,)))
-    schedule = fitted(demand, TemplatePlan(triples.name, 1, turned(messages, reduce=True) if reduce else messages))
+    schedule = fitted(demand, TemplatePlan(1, turned(messages, reduce=True) if reduce else messages))
     assert verify_schedule(schedule) == ()
     assert len(schedule.messages) == len(messages), (
         "what goes together lies together, or is copied together where it may be"
@@ -78,7 +78,7 @@ def test_with_so_many_shares_in_a_message_more_comes_in_the_third_round():
     assert limited.third.size > free.third.size
     messages = triple_messages(cluster_of(topology), limited, SHARE, by_shard((1,)))
     assert max(len(message.chunks) for message in messages) <= 71
-    schedule = fitted(Demand(topology, Kind.ALLGATHER, SHARE * 512), TemplatePlan(limited.name, 1, messages))
+    schedule = fitted(Demand(topology, Kind.ALLGATHER, SHARE * 512), TemplatePlan(1, messages))
     assert verify_schedule(schedule) == ()
     assert schedule.makespan_us <= limited.end_us * (1 + 1e-6)
 
