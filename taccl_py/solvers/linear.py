@@ -1,10 +1,9 @@
-"""Mixed-integer linear programs through PuLP: any solver that PuLP finds, with limits, warm start, bound and progress."""
+"""Mixed-integer linear programs through PuLP: any solver that PuLP finds, with limits and a warm start."""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,16 +42,10 @@ class LinearOutcome:
         See `Status`.
     objective
         Of the best solution, or None.
-    bound
-        Proven bound on the objective (minus infinity if the solver tells none).
-    seconds
-        Wall-clock time.
     """
 
     status: Status
     objective: float | None
-    bound: float
-    seconds: float
 
 
 @dataclass
@@ -107,9 +100,7 @@ class LinearModel:
         """Give a warm start; solvers without one ignore it."""
         self.start.update(values)
 
-    def solve(
-        self, solver: str, limits: Limits, on_progress: Callable[[float, float], None] | None = None
-    ) -> LinearOutcome:
+    def solve(self, solver: str, limits: Limits) -> LinearOutcome:
         """Solve and leave the best solution in the variables.
 
         Raises
@@ -120,16 +111,9 @@ class LinearModel:
         provider = find_solver(solver)
         for variable, value in self.start.items():
             variable.setInitialValue(value, check=False)
-        begun = time.monotonic()
-        if provider == "HiGHS":
-            status, bound = _solve_highs(self, limits, on_progress)
-        else:
-            status, bound = _solve_other(self, provider, limits)
+        status = _solve_highs(self, limits) if provider == "HiGHS" else _solve_other(self, provider, limits)
         found = status in (Status.OPTIMAL, Status.FEASIBLE)
-        objective = float(self.pulp.value(self.problem.objective) or 0.0) if found else None
-        if status is Status.OPTIMAL and objective is not None:
-            bound = max(bound, objective - 1e-9 * max(1.0, abs(objective)))
-        return LinearOutcome(status, objective, bound, time.monotonic() - begun)
+        return LinearOutcome(status, float(self.pulp.value(self.problem.objective) or 0.0) if found else None)
 
 
 def _import_pulp() -> Any:
@@ -170,7 +154,7 @@ def find_solver(name: str) -> str:
     raise PackageMissing(f"solver {name} is not installed", remedy)
 
 
-def _solve_other(model: LinearModel, provider: str, limits: Limits) -> tuple[Status, float]:
+def _solve_other(model: LinearModel, provider: str, limits: Limits) -> Status:
     """Run a solver that PuLP drives; only CBC hears the user's interrupt, others end by their own time limit."""
     pulp = model.pulp
     options: dict[str, Any] = {"msg": False, "timeLimit": min(limits.seconds, limits.clock_seconds)}
@@ -179,7 +163,7 @@ def _solve_other(model: LinearModel, provider: str, limits: Limits) -> tuple[Sta
             options["threads"] = limits.workers
             options["options"] = [f"randomSeed {limits.seed}", f"randomCbcSeed {limits.seed}"]
             if not run_cbc(pulp.getSolver(provider, **options), model.problem, limits, bool(model.start)):
-                return Status.UNKNOWN, float("-inf")
+                return Status.UNKNOWN
         else:
             model.problem.solve(pulp.getSolver(provider, **options))
     except (pulp.PulpSolverError, OSError) as error:
@@ -188,18 +172,15 @@ def _solve_other(model: LinearModel, provider: str, limits: Limits) -> tuple[Sta
         ) from None
     if model.problem.status == pulp.LpStatusInfeasible:
         # Also where CBC's presolve finds it out, after which PuLP says of the solution only that there is none.
-        return Status.INFEASIBLE, float("inf")
-    status = {
+        return Status.INFEASIBLE
+    return {
         pulp.LpSolutionOptimal: Status.OPTIMAL,
         pulp.LpSolutionIntegerFeasible: Status.FEASIBLE,
     }.get(model.problem.sol_status, Status.UNKNOWN)
-    return status, float("-inf")
 
 
-def _solve_highs(
-    model: LinearModel, limits: Limits, on_progress: Callable[[float, float], None] | None
-) -> tuple[Status, float]:
-    """HiGHS in this process through PuLP's own interface, with its callbacks for progress and interrupts."""
+def _solve_highs(model: LinearModel, limits: Limits) -> Status:
+    """HiGHS in this process through PuLP's own interface, with its callbacks for interrupts."""
     import highspy
 
     pulp = model.pulp
@@ -208,14 +189,11 @@ def _solve_highs(
     places = model.problem.numVariables() + model.problem.numConstraints()
     asked, most = 0, limits.seconds / (RATES.linear * places * _ITERATIONS_PER_CALL) if limits.by_work else math.inf
 
-    def watch(kind: Any, _message: str, out: Any, into: Any, _data: Any) -> None:
+    def watch(_kind: Any, _message: str, _out: Any, into: Any, _data: Any) -> None:
         nonlocal asked
-        if kind == kinds.kCallbackMipImprovingSolution and on_progress is not None:
-            on_progress(out.objective_function_value, out.mip_dual_bound)
-        elif kind in (kinds.kCallbackMipInterrupt, kinds.kCallbackSimplexInterrupt):
-            asked += 1
-            if limits.stop.is_set() or asked > most:
-                into.user_interrupt = True
+        asked += 1
+        if limits.stop.is_set() or asked > most:
+            into.user_interrupt = True
 
     solver = pulp.HiGHS(
         msg=False,
@@ -224,11 +202,7 @@ def _solve_highs(
         gapRel=1e-9,
         random_seed=limits.seed,
         callbackTuple=(watch, None),
-        callbacksToActivate=[
-            kinds.kCallbackMipImprovingSolution,
-            kinds.kCallbackMipInterrupt,
-            kinds.kCallbackSimplexInterrupt,
-        ],
+        callbacksToActivate=[kinds.kCallbackMipInterrupt, kinds.kCallbackSimplexInterrupt],
     )
     solver.createAndConfigureSolver(model.problem)
     solver.buildSolverModel(model.problem)
@@ -244,12 +218,9 @@ def _solve_highs(
     ended = highs.getModelStatus()
     values = list(highs.getSolution().col_value)
     if ended == highspy.HighsModelStatus.kInfeasible:
-        return Status.INFEASIBLE, float("inf")
+        return Status.INFEASIBLE
     if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible or not values:
-        return Status.UNKNOWN, float("-inf")
+        return Status.UNKNOWN
     for variable, value in zip(variables, values, strict=True):
         variable.varValue = value
-    optimal = ended == highspy.HighsModelStatus.kOptimal
-    # Without integers mip_dual_bound is 0, whatever the objective.
-    bound = float(info.mip_dual_bound) if model.problem.isMIP() else float("-inf")
-    return (Status.OPTIMAL if optimal else Status.FEASIBLE), bound
+    return Status.OPTIMAL if ended == highspy.HighsModelStatus.kOptimal else Status.FEASIBLE

@@ -409,7 +409,7 @@ def _linear_routing(search: Search, solver: str) -> None:
         policy = PolicyTerms.of(search.quotient)
         task = search.task(joins=False)
         limits = search.limits_for(0.5, None)
-        arcs, _ = solve_routing(task, policy, solver, limits, search.best_plan, None)
+        arcs, _ = solve_routing(task, policy, solver, limits, search.best_plan)
     if arcs is None:
         return
     with search.stage("ordering"):
@@ -428,7 +428,7 @@ def _linear_contiguity(search: Search, solver: str) -> None:
     if len(alone) != len(search.best_plan or ()):
         return
     with search.stage("contiguity"):
-        plan, _ = solve_contiguity(search.task(joins=True), alone, solver, search.limits_for(0.5, None), None)
+        plan, _ = solve_contiguity(search.task(joins=True), alone, solver, search.limits_for(0.5, None))
         search.offer(plan)
 
 
@@ -436,7 +436,7 @@ def _linear_steps(search: Search, solver: str) -> None:
     """Synchronous steps by MILP, for small sizes."""
     _steps(
         search,
-        lambda steps: solve_linear_steps(search.task(joins=True), steps, solver, search.limits_for(0.3, None), None)[0],
+        lambda steps: solve_linear_steps(search.task(joins=True), steps, solver, search.limits_for(0.3, None))[0],
     )
 
 

@@ -179,7 +179,7 @@ def _milp(half: _HalfModel, limits: Limits) -> list[Plan]:
     if not first:
         return []
     task = replace(half.task(round(plan_end(first[0]))), predecessor={})
-    arcs, _ = solve_routing(task, PolicyTerms.of(half.quotient), "highs", limits, first[0], None)
+    arcs, _ = solve_routing(task, PolicyTerms.of(half.quotient), "highs", limits, first[0])
     if arcs is None:
         return first
     args = half.quotient, half.grid, half.routes

@@ -16,7 +16,6 @@ Unlike TACCL's released program the sharing is consistent: joined chunks really 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,13 +35,7 @@ class _ContiguityVariables:
     before: dict[int, int]  # arc -> arc that it may join
 
 
-def solve_contiguity(
-    task: ModelTask,
-    order: Plan,
-    solver: str,
-    limits: Limits,
-    on_progress: Callable[[float, float], None] | None = None,
-) -> tuple[Plan | None, LinearOutcome]:
+def solve_contiguity(task: ModelTask, order: Plan, solver: str, limits: Limits) -> tuple[Plan | None, LinearOutcome]:
     """Best plan with the routes and order of `order` (messages of one arc), or None, and how the search ended."""
     arcs = [message.arcs[0] for message in sorted(order, key=lambda b: (b.start, b.arcs))]
     model = LinearModel("contiguity")
@@ -52,7 +45,7 @@ def solve_contiguity(
     _data(model, task, arcs, v, makespan)
     _order_on_resources(model, task, arcs, v)
     _joined_pieces(model, task, v)
-    outcome = model.solve(solver, limits, on_progress)
+    outcome = model.solve(solver, limits)
     if outcome.status not in (Status.OPTIMAL, Status.FEASIBLE):
         return None, outcome
     return _plan(task, arcs, v), outcome

@@ -15,7 +15,7 @@ The box cut and variables per orbit are what makes this solvable by HiGHS, CBC a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from taccl_py.solvers.cp_sat import Status
@@ -27,12 +27,7 @@ from taccl_py.synthesis.plan import Plan
 
 
 def solve_routing(
-    task: ModelTask,
-    policy: PolicyTerms,
-    solver: str,
-    limits: Limits,
-    hint: Plan | None,
-    on_progress: Callable[[float, float], None] | None = None,
+    task: ModelTask, policy: PolicyTerms, solver: str, limits: Limits, hint: Plan | None
 ) -> tuple[tuple[int, ...] | None, LinearOutcome]:
     """Arcs of the best routing found, or None, and how the search ended."""
     q = task.quotient
@@ -52,7 +47,7 @@ def solve_routing(
     _own_first(model, task, x, hold)
     if hint is not None:
         model.set_start(_start(task, x, hold, makespan, hint))
-    outcome = model.solve(solver, limits, on_progress)
+    outcome = model.solve(solver, limits)
     if outcome.status not in (Status.OPTIMAL, Status.FEASIBLE):
         return None, outcome
     return tuple(a for a, used in x.items() if (used.varValue or 0.0) > 0.5), outcome

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from taccl_py.solvers.cp_sat import Status
@@ -13,11 +12,7 @@ from taccl_py.synthesis.plan import OrbitMessage, Plan
 
 
 def solve_linear_steps(
-    task: ModelTask,
-    num_steps: int,
-    solver: str,
-    limits: Limits,
-    on_progress: Callable[[float, float], None] | None = None,
+    task: ModelTask, num_steps: int, solver: str, limits: Limits
 ) -> tuple[Plan | None, LinearOutcome]:
     """Best plan of `num_steps` steps, or None, and how the search ended."""
     q = task.quotient
@@ -35,7 +30,7 @@ def solve_linear_steps(
     _one_hop_a_step(model, task, x)
     _busiest_resource(model, task, x, run, length)
     _own_first(model, task, x, num_steps)
-    outcome = model.solve(solver, limits, on_progress)
+    outcome = model.solve(solver, limits)
     if outcome.status not in (Status.OPTIMAL, Status.FEASIBLE):
         return None, outcome
     return _plan(task, x, length), outcome
