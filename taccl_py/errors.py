@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 
@@ -164,6 +165,29 @@ class PackageMissing(TacclError):
     def __init__(self, what: str, remedy: str) -> None:
         self.remedy = remedy
         super().__init__(f"{what}; {remedy}")
+
+
+def import_package(module: str, title: str, remedy: str) -> Any:
+    """Module of an optional package, imported when it is needed.
+
+    Parameters
+    ----------
+    module
+        Its full name.
+    title
+        What people call the package.
+    remedy
+        See `PackageMissing`.
+
+    Raises
+    ------
+    PackageMissing
+        If it cannot be imported.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise PackageMissing(f"{title} cannot be imported ({error})", remedy) from None
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from taccl_py.errors import PackageMissing
+from taccl_py.errors import import_package
 from taccl_py.report.items import Item, SizePoint, SizeSweep
 from taccl_py.simulate.timeline import Transfer
 from taccl_py.units import format_size, format_time
@@ -35,11 +35,7 @@ def import_plotly() -> Any:
     PackageMissing
         If Plotly is not installed.
     """
-    try:
-        import plotly.graph_objects as graph_objects
-    except ImportError as error:
-        raise PackageMissing(f"plotly cannot be imported ({error})", "pip install '.[report]'") from None
-    return graph_objects
+    return import_package("plotly.graph_objects", "plotly", "pip install '.[report]'")
 
 
 def colour_of(source: int, num_ranks: int) -> str:

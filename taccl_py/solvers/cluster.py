@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from taccl_py.errors import InputError, PackageMissing
+from taccl_py.errors import InputError, import_package
 from taccl_py.solvers.processes import Workers
 from taccl_py.solvers.versions import code_digest
 
@@ -28,12 +28,9 @@ def connect(scheduler: str) -> Any:
     InputError
         If nobody answers at the address.
     """
+    distributed = import_package("distributed", "Dask", "pip install '.[dask]'")
     try:
-        from distributed import Client
-    except ImportError as error:
-        raise PackageMissing(f"Dask cannot be imported ({error})", "pip install '.[dask]'") from None
-    try:
-        return Client(scheduler, timeout=_CONNECT_SECONDS)
+        return distributed.Client(scheduler, timeout=_CONNECT_SECONDS)
     except (OSError, ValueError) as error:
         raise InputError(
             f"no Dask scheduler answers at {scheduler} ({error}); start one", field="--scheduler"

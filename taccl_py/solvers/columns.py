@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl_py.errors import PackageMissing
-from taccl_py.solvers.counted import optimum
+from taccl_py.solvers.counted import new_highs, optimum
 
 FloatArray = NDArray[np.float64]
 
@@ -66,14 +64,8 @@ class ColumnProgram:
     """
 
     def __init__(self, demands: Sequence[float], num_resources: int, *, goal: float = 0.0, lean: float = 0.0) -> None:
-        try:
-            import highspy
-        except ImportError as error:
-            raise PackageMissing(f"highspy cannot be imported ({error})", "pip install 'highspy<1.14'") from None
+        highspy, self._highs = new_highs()
         self._shares, self._goal, self._lean = len(demands), goal, lean
-        self._highs: Any = highspy.Highs()
-        self._highs.setOptionValue("output_flag", False)
-        self._highs.setOptionValue("threads", 1)
         nothing = (0, np.zeros(0, dtype=np.int32), np.zeros(0))
         for demand in demands:
             self._highs.addRow(demand, demand, *nothing)
@@ -81,7 +73,6 @@ class ColumnProgram:
             self._highs.addRow(-highspy.kHighsInf, 0.0, *nothing)
         rows = np.arange(self._shares, self._shares + num_resources, dtype=np.int32)
         self._infinity = highspy.kHighsInf
-        self._optimal = highspy.HighsModelStatus.kOptimal
         self._highs.addCol(1.0, goal, self._infinity, num_resources, rows, np.full(num_resources, -1.0))
 
     def add(self, share: int, load: FloatArray) -> None:
@@ -100,7 +91,7 @@ class ColumnProgram:
 
     def solve(self) -> MasterSolution:
         """Optimum over the columns so far; every share needs at least one."""
-        solution = optimum(self._highs, self._optimal)
+        solution = optimum(self._highs)
         duals = np.array(solution.row_dual)
         values = np.array(solution.col_value)
         prices = np.maximum(0.0, -duals[self._shares :])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from taccl_py.errors import PackageMissing
+from taccl_py.errors import import_package
 from taccl_py.solvers.limits import Limits, run_interruptibly
 from taccl_py.work import RATES, count_work
 
@@ -55,11 +55,7 @@ def import_cp_model() -> Any:
     PackageMissing
         If OR-tools is not installed.
     """
-    try:
-        from ortools.sat.python import cp_model
-    except ImportError as error:
-        raise PackageMissing(f"OR-tools cannot be imported ({error})", "pip install ortools") from None
-    return cp_model
+    return import_package("ortools.sat.python.cp_model", "OR-tools", "pip install ortools")
 
 
 def solve_cp(

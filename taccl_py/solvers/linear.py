@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from taccl_py.errors import InputError, PackageMissing
+from taccl_py.errors import InputError, PackageMissing, import_package
 from taccl_py.solvers.cbc import run_cbc
 from taccl_py.solvers.cp_sat import Status
 from taccl_py.solvers.limits import Limits, run_interruptibly
@@ -117,11 +117,7 @@ class LinearModel:
 
 
 def _import_pulp() -> Any:
-    try:
-        import pulp
-    except ImportError as error:
-        raise PackageMissing(f"PuLP cannot be imported ({error})", "pip install pulp") from None
-    return pulp
+    return import_package("pulp", "PuLP", "pip install pulp")
 
 
 def find_solver(name: str) -> str:

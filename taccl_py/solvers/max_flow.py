@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl_py.errors import PackageMissing
-
-if TYPE_CHECKING:
-    from ortools.graph.python.max_flow import SimpleMaxFlow
+from taccl_py.errors import import_package
 
 # Capacities become whole numbers: the supply is this many units.
 _UNITS = 1 << 40
@@ -92,11 +89,7 @@ class FlowNetwork:
         return int(self._solver.optimal_flow())
 
 
-def _solver(tail: NDArray[np.int64], head: NDArray[np.int64], capacity: NDArray[np.int64]) -> SimpleMaxFlow:
-    try:
-        from ortools.graph.python import max_flow
-    except ImportError as error:
-        raise PackageMissing(f"OR-tools cannot be imported ({error})", "pip install ortools") from None
-    network = max_flow.SimpleMaxFlow()
+def _solver(tail: NDArray[np.int64], head: NDArray[np.int64], capacity: NDArray[np.int64]) -> Any:
+    network = import_package("ortools.graph.python.max_flow", "OR-tools", "pip install ortools").SimpleMaxFlow()
     network.add_arcs_with_capacity(tail.astype(np.int32), head.astype(np.int32), capacity)
     return network

@@ -6,13 +6,11 @@ min T    sum of load * x <= T for every resource,    sum of weight * x >= least 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl_py.errors import PackageMissing
-from taccl_py.solvers.counted import optimum
+from taccl_py.solvers.counted import new_highs, optimum
 from taccl_py.solvers.sparse import Coefficients
 
 FloatArray = NDArray[np.float64]
@@ -58,15 +56,9 @@ class RowProgram:
     """
 
     def __init__(self, loads: Coefficients, num_resources: int, num_columns: int) -> None:
-        try:
-            import highspy
-        except ImportError as error:
-            raise PackageMissing(f"highspy cannot be imported ({error})", "pip install 'highspy<1.14'") from None
+        highspy, self._highs = new_highs()
         self._resources, self._columns = num_resources, num_columns
-        self._infinity, self._optimal = highspy.kHighsInf, highspy.HighsModelStatus.kOptimal
-        self._highs: Any = highspy.Highs()
-        self._highs.setOptionValue("output_flag", False)
-        self._highs.setOptionValue("threads", 1)
+        self._infinity = highspy.kHighsInf
         count = num_columns + 1  # the last column is T
         self._highs.addVars(count, np.zeros(count), np.full(count, self._infinity))
         self._highs.changeColCost(num_columns, 1.0)
@@ -86,7 +78,7 @@ class RowProgram:
 
     def solve(self) -> RowSolution:
         """Optimum with the rows so far."""
-        solution = optimum(self._highs, self._optimal)
+        solution = optimum(self._highs)
         duals, values = np.array(solution.row_dual), np.array(solution.col_value)
         prices, worth = np.maximum(0.0, -duals[: self._resources]), np.maximum(0.0, duals[self._resources :])
         total = float(prices.sum())

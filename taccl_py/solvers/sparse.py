@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl_py.errors import PackageMissing
+from taccl_py.solvers.counted import new_highs
 from taccl_py.solvers.limits import Limits, run_interruptibly
 from taccl_py.work import RATES, count_work
 
@@ -78,20 +78,13 @@ class SparseProgram:
         *,
         inner: bool = False,
     ) -> None:
-        try:
-            import highspy
-        except ImportError as error:
-            raise PackageMissing(f"highspy cannot be imported ({error})", "pip install 'highspy<1.14'") from None
-        self._highspy: Any = highspy
-        self._highs: Any = highspy.Highs()
-        for option, value in (("output_flag", False), ("threads", 1)):
-            self._highs.setOptionValue(option, value)
+        self._highspy, self._highs = new_highs()
         if inner or len(cost) >= _MANY_COLUMNS:
             self._highs.setOptionValue("solver", "ipm")
         if inner:
             self._highs.setOptionValue("run_crossover", "off")
         self._num_columns = len(cost)
-        infinity = highspy.kHighsInf
+        infinity = self._highspy.kHighsInf
         self._highs.addVars(len(cost), np.zeros(len(cost)), np.full(len(cost), infinity))
         self._highs.changeColsCost(len(cost), np.arange(len(cost), dtype=np.int32), cost)
         key, place = np.unique(matrix.row * len(cost) + matrix.column, return_inverse=True)

@@ -113,7 +113,7 @@ def test_a_model_that_makes_no_sense_is_our_mistake_and_is_raised():
 
 
 def test_missing_or_tools_is_reported_with_how_to_get_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
+    monkeypatch.setitem(sys.modules, "ortools.sat.python.cp_model", None)
     with pytest.raises(PackageMissing) as caught:
         import_cp_model()
     assert "OR-tools" in str(caught.value)
