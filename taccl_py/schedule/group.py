@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from taccl_py.collective import Collective, Kind, busbw_factor
 from taccl_py.errors import InputError
 from taccl_py.schedule.ir import Message, Origin, Schedule, sort_messages
+from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology
 from taccl_py.topology.translations import IntArray, Translations
 from taccl_py.units import algbw_gbps
@@ -120,8 +121,7 @@ class GroupSchedule:
 
     @cached_property
     def _ends(self) -> tuple[IntArray, IntArray]:
-        links = [self.topology.links[message.link] for message in self.base]
-        return np.array([k.src for k in links], dtype=np.int64), np.array([k.dst for k in links], dtype=np.int64)
+        return ends_of([self.topology.links[message.link] for message in self.base])
 
     def sent_by(self, rank: int) -> tuple[Message, ...]:
         """Messages that a rank sends.

@@ -23,6 +23,7 @@ from taccl_py.solvers.sparse import Coefficients, Optimum, SparseProgram
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.symmetry import Generator, IntArray, orbit_labels
 from taccl_py.tolerances import LP_GAP, RELATIVE
+from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
 
@@ -143,7 +144,7 @@ class _Layout:
         senders = np.flatnonzero(commodities.wanted_mb.any(axis=1))
         sources = senders[label[senders] == senders]
         weight = np.bincount(label, minlength=ranks)[sources].astype(float)
-        dst = np.array([link.dst for link in topology.links], dtype=np.int64)
+        _, dst = ends_of(topology.links)
         owner, link = np.nonzero(commodities.permitted[sources] & (dst[None, :] != sources[:, None]))
         images = [np.concatenate([g.link, len(topology.links) + g.port]) for g in commodities.generators]
         _, orbit = np.unique(orbit_labels(topology.num_resources, images), return_inverse=True)
@@ -153,8 +154,7 @@ class _Layout:
         """The program that minimizes T."""
         topology, count = self.commodities.topology, len(self.link)
         ranks, conserved = topology.num_ranks, len(self.sources) * topology.num_ranks
-        src = np.array([link.src for link in topology.links], dtype=np.int64)[self.link]
-        dst = np.array([link.dst for link in topology.links], dtype=np.int64)[self.link]
+        src, dst = (ends[self.link] for ends in ends_of(topology.links))
         columns, first = np.arange(count), self.owner * ranks
         outflow = np.flatnonzero(src != self.sources[self.owner])
         orbits = int(self.resource_orbit.max()) + 1

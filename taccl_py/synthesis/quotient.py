@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.symmetry import IntArray, orbit_labels
+from taccl_py.topology.ends import ends_of
 
 
 @dataclass(frozen=True)
@@ -104,15 +105,10 @@ class _Arcs:
         return found
 
 
-def _ends(problem: Problem) -> tuple[IntArray, IntArray]:
-    links = problem.topology.links
-    return np.array([k.src for k in links], dtype=np.int64), np.array([k.dst for k in links], dtype=np.int64)
-
-
 def _free_of_conflicts(problem: Problem, arcs: _Arcs, labels: IntArray) -> IntArray:
     """Indices of arcs whose orbit uses no link, port or arriving state twice."""
     topology = problem.topology
-    _, dst = _ends(problem)
+    _, dst = ends_of(problem.topology.links)
     bad = np.zeros(len(labels), dtype=bool)
     state = arcs.chunk * topology.num_ranks + dst[arcs.link]
     bad |= _repeated(labels, state, bad.shape[0])
@@ -138,7 +134,7 @@ def _repeated(labels: IntArray, values: IntArray, size: int) -> NDArray[np.bool_
 def _assemble(problem: Problem, chunk: IntArray, link: IntArray, first: IntArray) -> Quotient:
     """Number states and resources of the kept arcs and gather everything by orbit."""
     ranks = problem.topology.num_ranks
-    src, dst = _ends(problem)
+    src, dst = ends_of(problem.topology.links)
     state_images = [(g.chunk[:, None] * ranks + np.array(g.rank)[None, :]).reshape(-1) for g in problem.generators]
     state_label = orbit_labels(problem.traffic.num_chunks * ranks, state_images)
     source_state = _states(ranks, problem.traffic.holders)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from taccl_py.errors import Infeasible
 from taccl_py.sketch.model import Sketch
 from taccl_py.synthesis.traffic import ChunkTraffic
+from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology
 
 Mask = NDArray[np.bool_]
@@ -86,9 +87,7 @@ class RestrictionArrays:
             held[chunk, list(own)] = True
             wanted[chunk, list(ranks)] = True
         wanted &= ~held
-        src = np.array([link.src for link in topology.links], dtype=np.int64)
-        dst = np.array([link.dst for link in topology.links], dtype=np.int64)
-        return RestrictionArrays(topology, traffic, source, held, wanted, src, dst)
+        return RestrictionArrays(topology, traffic, source, held, wanted, *ends_of(topology.links))
 
     def hops_from_source(self, allowed: Mask) -> Hops:
         """Fewest links from the source of a chunk to a rank over allowed links, [chunk, rank]."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology
 
 IntArray = NDArray[np.int64]
@@ -16,8 +17,7 @@ class LinkImages:
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         links, ranks = topology.links, topology.num_ranks
-        self._src = np.array([link.src for link in links], dtype=np.int64)
-        self._dst = np.array([link.dst for link in links], dtype=np.int64)
+        self._src, self._dst = ends_of(links)
         self._lane = np.array(topology.lane, dtype=np.int64)
         self._most_lanes = int(self._lane.max(initial=0)) + 1
         # Links are sorted by their ends, so these numbers rise.

@@ -251,6 +251,14 @@ class Topology:
         return {pair: tuple(indices) for pair, indices in found.items()}
 
     @cached_property
+    def links_from(self) -> tuple[tuple[int, ...], ...]:
+        """Link indices of every rank from which links lead, [rank]."""
+        found: list[list[int]] = [[] for _ in range(self.num_ranks)]
+        for index, link in enumerate(self.links):
+            found[link.src].append(index)
+        return tuple(map(tuple, found))
+
+    @cached_property
     def lane(self) -> tuple[int, ...]:
         """Position of every link among its parallel links."""
         lanes = [0] * len(self.links)

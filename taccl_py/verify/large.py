@@ -23,6 +23,7 @@ from taccl_py.collective import Kind
 from taccl_py.errors import Violation
 from taccl_py.schedule.ir import Schedule
 from taccl_py.tolerances import SAME_MOMENT, ULPS
+from taccl_py.topology.ends import ends_of
 from taccl_py.units import BYTES_PER_MB
 
 # Pairs of a message and a chunk that are too many to be looked at one by one.
@@ -159,10 +160,9 @@ class _Table:
             edges.update(each.ends)
         bundle = np.array(sorted(edge for edge in edges if edge < schedule.collective.num_chunks), dtype=np.int64)
         owner, pair_bundle = _pairs(runs, bundle)
+        src, dst = ends_of(links)
         return _Table(
-            link,
-            np.array([k.src for k in links], dtype=np.int64)[link],
-            np.array([k.dst for k in links], dtype=np.int64)[link],
+            link, src[link], dst[link],
             np.array([len(message.chunks) for message in messages], dtype=np.int64),
             start_us, end_us, np.asarray(arrival_us, dtype=np.float64),
             np.array([message.reduce for message in messages], dtype=bool),

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from taccl_py.synthesis.symmetry import orbit_labels
 from taccl_py.topology.automorphism import IntArray, LinkImages
+from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology
 
 FloatArray = NDArray[np.float64]
@@ -54,8 +55,7 @@ class Net:
         uses = topology.resources_of
         return Net(
             topology,
-            np.array([link.src for link in links], dtype=np.int64),
-            np.array([link.dst for link in links], dtype=np.int64),
+            *ends_of(links),
             np.array([link.latency_us for link in links], dtype=np.float64),
             np.array([alpha_us for alpha_us, _ in costs], dtype=np.float64),
             np.array([beta for _, beta in costs], dtype=np.float64),

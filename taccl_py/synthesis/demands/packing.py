@@ -29,8 +29,10 @@ from taccl_py.synthesis.demands.classes import ChunkClass, Part, cut_stream
 from taccl_py.synthesis.demands.params import PARAMS
 from taccl_py.synthesis.demands.plan import RoutedPiece
 from taccl_py.synthesis.demands.trees import TreeBuilder, TreeEdge, TreePrices
+from taccl_py.synthesis.distances import distances
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.tolerances import LEAST_AMOUNT, LP_GAP
+from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
 from taccl_py.work import count_work
@@ -319,7 +321,7 @@ class CheapTrees:
         tail, head = (net.dst, net.src) if each.is_sum else (net.src, net.dst)
         roots = each.wants if each.is_sum else each.terms[0]
         if among is None:
-            among = self._reached(roots, tail, head)
+            among = np.isfinite(distances(net.num_ranks, tail, head, roots))
         inside = np.flatnonzero(among[tail] & among[head])
         number = np.cumsum(among)
         # All roots are one vertex, number 0.
@@ -332,15 +334,6 @@ class CheapTrees:
             int(label.max()) + 1, place[tail[inside]], place[head[inside]], self._lengths[inside], 0
         )
         return None if found is None else inside[found[found >= 0]]
-
-    def _reached(self, roots: Sequence[int], tail: IntArray, head: IntArray) -> BoolArray:
-        found = np.zeros(self._net.num_ranks, dtype=bool)
-        found[list(roots)] = True
-        while True:
-            more = head[found[tail] & ~found[head]]
-            if not len(more):
-                return found
-            found[more] = True
 
 
 def builder_by_length(topology: Topology, lengths: FloatArray, among: IntArray | None = None) -> TreeBuilder:
@@ -360,7 +353,7 @@ def builder_by_length(topology: Topology, lengths: FloatArray, among: IntArray |
         priced = np.where(usable, priced, np.inf)
     prices: list[float] = priced.tolist()
     cheapest = np.full(topology.num_ranks, np.inf)
-    np.minimum.at(cheapest, [link.dst for link in topology.links], priced)
+    np.minimum.at(cheapest, ends_of(topology.links)[1], priced)
     at_rank: list[float] = cheapest.tolist()
     return TreeBuilder(
         topology, TreePrices(lambda link, _size_bytes, _extra: prices[link], at_rank.__getitem__, lambda _depth_us: 0.0)

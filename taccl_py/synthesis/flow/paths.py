@@ -7,7 +7,6 @@ first.
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,10 +16,12 @@ from numpy.typing import NDArray
 
 from taccl_py.errors import LimitReached
 from taccl_py.synthesis.commodity_flow import CommodityFlow
+from taccl_py.synthesis.distances import distances
 from taccl_py.synthesis.flow.params import PARAMS
 from taccl_py.synthesis.problem import Problem
-from taccl_py.synthesis.symmetry import orbit_labels
+from taccl_py.synthesis.symmetry import IntArray, orbit_labels
 from taccl_py.tolerances import ROUNDED
+from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
 
@@ -64,7 +65,7 @@ def find_pairs(
     LimitReached
         If a pair has no path, which a search without symmetry may still find; or if told to stop.
     """
-    collective, graph = problem.collective, _LinksByRank.of(problem.topology)
+    collective = problem.collective
     label = orbit_labels(collective.num_chunks, [g.chunk for g in problem.generators])
     members = np.bincount(label, minlength=collective.num_chunks)
     moving = [c for c in range(collective.num_chunks) if collective.wanted[c][0] != collective.source[c]]
@@ -75,15 +76,15 @@ def find_pairs(
     shares = {
         chunk: paths
         for row, source in enumerate(flow.sources)
-        for chunk, paths in _decompose(problem, graph, flow.flow_mb[row], of_source[source]).items()
+        for chunk, paths in _decompose(problem, flow.flow_mb[row], of_source[source]).items()
     }
-    length = _lengths(problem, flow)
+    length, ends = _lengths(problem, flow), ends_of(problem.topology.links)
     pairs = []
     for chunk in chunks:
         if told_to_stop():
             raise LimitReached("the search was ended before every pair had a path; give more time with --time-limit")
         found = {path.links: path for path in shares.get(chunk, ())}
-        for links in _cheapest(problem, graph, length, chunk):
+        for links in _cheapest(problem, ends, length, chunk):
             found.setdefault(links, Path(links, 0.0))
         if not found:
             raise LimitReached(f"no path was found for {collective.describe_chunk(chunk)}; use --engine milp")
@@ -95,24 +96,7 @@ def _by_share(path: Path) -> tuple[float, int, tuple[int, ...]]:
     return -path.share, len(path.links), path.links
 
 
-@dataclass(frozen=True)
-class _LinksByRank:
-    """Links by the rank that they leave, and their ends."""
-
-    out: tuple[tuple[int, ...], ...]
-    src: tuple[int, ...]
-    dst: tuple[int, ...]
-
-    @staticmethod
-    def of(topology: Topology) -> _LinksByRank:
-        out: list[list[int]] = [[] for _ in range(topology.num_ranks)]
-        for index, link in enumerate(topology.links):
-            out[link.src].append(index)
-        links = topology.links
-        return _LinksByRank(tuple(map(tuple, out)), tuple(k.src for k in links), tuple(k.dst for k in links))
-
-
-def _decompose(problem: Problem, graph: _LinksByRank, flow_mb: FloatArray, chunks: list[int]) -> dict[int, list[Path]]:
+def _decompose(problem: Problem, flow_mb: FloatArray, chunks: list[int]) -> dict[int, list[Path]]:
     """Paths of the flow of one source; chunks take turns, each on its path with the fewest hops that still has flow."""
     collective, size_mb = problem.collective, flow_mb.max() * PARAMS.least_flow_part
     left_mb = flow_mb.copy()
@@ -123,7 +107,7 @@ def _decompose(problem: Problem, graph: _LinksByRank, flow_mb: FloatArray, chunk
     while waiting:
         chunk = waiting.popleft()
         usable = (left_mb > size_mb) & problem.permitted[chunk]
-        links = _fewest_hops(graph, usable, collective.source[chunk], collective.wanted[chunk][0])
+        links = _fewest_hops(problem.topology, usable, collective.source[chunk], collective.wanted[chunk][0])
         if links is None:
             continue
         moved_mb = min(wanted_mb[chunk], float(left_mb[list(links)].min()))
@@ -135,23 +119,23 @@ def _decompose(problem: Problem, graph: _LinksByRank, flow_mb: FloatArray, chunk
     return found
 
 
-def _fewest_hops(graph: _LinksByRank, usable: NDArray[np.bool_], source: int, sink: int) -> tuple[int, ...] | None:
+def _fewest_hops(topology: Topology, usable: NDArray[np.bool_], source: int, sink: int) -> tuple[int, ...] | None:
     via = {source: -1}
     queue = deque([source])
     while queue and sink not in via:
         rank = queue.popleft()
-        for link in graph.out[rank]:
-            if usable[link] and graph.dst[link] not in via:
-                via[graph.dst[link]] = link
-                queue.append(graph.dst[link])
+        for link in topology.links_from[rank]:
+            if usable[link] and (dst := topology.links[link].dst) not in via:
+                via[dst] = link
+                queue.append(dst)
     if sink not in via:
         return None
-    links: list[int] = []
+    path: list[int] = []
     rank = sink
     while rank != source:
-        links.append(via[rank])
-        rank = graph.src[via[rank]]
-    return tuple(reversed(links))
+        path.append(via[rank])
+        rank = topology.links[via[rank]].src
+    return tuple(reversed(path))
 
 
 def _lengths(problem: Problem, flow: CommodityFlow) -> FloatArray:
@@ -162,44 +146,28 @@ def _lengths(problem: Problem, flow: CommodityFlow) -> FloatArray:
     return np.asarray(length + max(float(length.max()), 1e-12) * PARAMS.hop_price)
 
 
-def _cheapest(problem: Problem, graph: _LinksByRank, length: FloatArray, chunk: int) -> Iterator[tuple[int, ...]]:
+def _cheapest(
+    problem: Problem, ends: tuple[IntArray, IntArray], length: FloatArray, chunk: int
+) -> Iterator[tuple[int, ...]]:
     """Up to `Params.most_more_paths` cheapest paths of a chunk, the choice at every rank turned by the chunk's number."""
     collective, permitted = problem.collective, problem.permitted[chunk]
     source, sink = collective.source[chunk], collective.wanted[chunk][0]
-    left = _distances_to(problem.topology, length, permitted, sink)
+    links, (src, dst) = problem.topology.links, ends
+    left = distances(problem.topology.num_ranks, dst[permitted], src[permitted], [sink], length[permitted])
     if not np.isfinite(left[source]):
         return
     stack: list[tuple[int, tuple[int, ...]]] = [(source, ())]
     count = 0
     while stack and count < PARAMS.most_more_paths:
-        rank, links = stack.pop()
+        rank, path = stack.pop()
         if rank == sink:
             count += 1
-            yield links
+            yield path
             continue
         onward = [
             link
-            for link in graph.out[rank]
-            if permitted[link] and length[link] + left[graph.dst[link]] <= left[rank] * (1 + ROUNDED)
+            for link in problem.topology.links_from[rank]
+            if permitted[link] and length[link] + left[links[link].dst] <= left[rank] * (1 + ROUNDED)
         ]
-        turn = (chunk + len(links)) % max(1, len(onward))
-        stack += [(graph.dst[link], (*links, link)) for link in onward[turn:] + onward[:turn]]
-
-
-def _distances_to(topology: Topology, length: FloatArray, permitted: NDArray[np.bool_], sink: int) -> FloatArray:
-    into: list[list[int]] = [[] for _ in range(topology.num_ranks)]
-    for index in np.flatnonzero(permitted).tolist():
-        into[topology.links[index].dst].append(index)
-    distance = np.full(topology.num_ranks, np.inf)
-    distance[sink] = 0.0
-    queue = [(0.0, sink)]
-    while queue:
-        far, rank = heapq.heappop(queue)
-        if far > distance[rank]:
-            continue
-        for link in into[rank]:
-            tail, candidate = topology.links[link].src, far + length[link]
-            if candidate < distance[tail]:
-                distance[tail] = candidate
-                heapq.heappush(queue, (candidate, tail))
-    return distance
+        turn = (chunk + len(path)) % max(1, len(onward))
+        stack += [(links[link].dst, (*path, link)) for link in onward[turn:] + onward[:turn]]

@@ -7,11 +7,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from taccl_py.synthesis.distances import distances
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.flow.paths import FlowPair
 from taccl_py.synthesis.flow.rounding import Routing
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.symmetry import Generator, IntArray, orbit_labels
+from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology
 
 
@@ -45,7 +47,7 @@ def with_rails(problem: Problem) -> Problem | None:
     topology = problem.topology
     local, node = topology.local_rank, topology.node_of
     inside = np.array([node[link.src] == node[link.dst] for link in topology.links])
-    src = np.array([link.src for link in topology.links], dtype=np.int64)
+    src, _ = ends_of(topology.links)
     rails = np.array([local[link.src] == local[link.dst] for link in topology.links])
     used = problem.permitted.any(axis=0) & rails & ~inside
     source = np.array(problem.collective.source, dtype=np.int64)
@@ -57,8 +59,10 @@ def _narrowed(problem: Problem, kept: NDArray[np.bool_]) -> Problem | None:
     permitted = problem.permitted & kept
     if np.array_equal(permitted, problem.permitted):
         return None
+    src, dst = ends_of(problem.topology.links)
     for chunk, (sink, *_) in enumerate(problem.collective.wanted):
-        if not _leads(problem.topology, permitted[chunk], problem.collective.source[chunk], sink):
+        usable, source = permitted[chunk], problem.collective.source[chunk]
+        if np.isinf(distances(problem.topology.num_ranks, src[usable], dst[usable], [source])[sink]):
             return None
     return _with_free_symmetry(replace(problem, permitted=permitted))
 
@@ -79,15 +83,6 @@ def _owners_links(topology: Topology) -> NDArray[np.bool_]:
             else:
                 owned[index] &= link.dst == min(receivers[port])
     return owned
-
-
-def _leads(topology: Topology, usable: NDArray[np.bool_], source: int, sink: int) -> bool:
-    reached, size = {source}, 0
-    links = [topology.links[index] for index in np.flatnonzero(usable).tolist()]
-    while sink not in reached and len(reached) > size:
-        size = len(reached)
-        reached |= {link.dst for link in links if link.src in reached}
-    return sink in reached
 
 
 def _with_free_symmetry(problem: Problem) -> Problem:

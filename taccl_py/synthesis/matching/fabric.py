@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from taccl_py.synthesis.distances import distances
 from taccl_py.synthesis.symmetry import IntArray, orbit_labels
 from taccl_py.topology.automorphism import LinkImages
+from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology
 from taccl_py.topology.translations import Translations
 
@@ -71,19 +72,16 @@ class Fabric:
         for link in range(len(topology.links)):
             claims = _claims(topology, link, chunk_bytes, label)
             sort_of.append(number.setdefault(Sort(claims, topology.message_us(link, chunk_bytes)), len(number)))
-        leaving: list[list[int]] = [[] for _ in range(topology.num_ranks)]
         sorts = tuple(number)
-        for index, link_record in enumerate(topology.links):
-            claims = sorts[sort_of[index]].claims
-            if len({claim.orbit for claim in claims}) == len(claims):
-                leaving[link_record.src].append(index)
+        usable = [len({claim.orbit for claim in sort.claims}) == len(sort.claims) for sort in sorts]
+        leaving = (tuple(link for link in links if usable[sort_of[link]]) for links in topology.links_from)
         return Fabric(
             topology,
             tuple(link.src for link in topology.links),
             tuple(link.dst for link in topology.links),
             tuple(sort_of),
             sorts,
-            tuple(map(tuple, leaving)),
+            tuple(leaving),
         )
 
 
@@ -115,20 +113,6 @@ def resource_orbits(topology: Topology, translations: Translations) -> IntArray 
     if is_small:
         return None
     usable = [len(set(orbits[list(resources)].tolist())) == len(resources) for resources in topology.resources_of]
-    ends = [(link.src, link.dst) for link, may in zip(topology.links, usable, strict=True) if may]
-    onward, backward = (_reaches_all(topology.num_ranks, pairs) for pairs in (ends, [(b, a) for a, b in ends]))
-    return orbits if onward and backward else None
-
-
-def _reaches_all(size: int, ends: Sequence[tuple[int, int]]) -> bool:
-    """True if links lead from rank 0 to every rank."""
-    leaving: list[list[int]] = [[] for _ in range(size)]
-    for src, dst in ends:
-        leaving[src].append(dst)
-    reached = {0}
-    queue = [0]
-    for rank in queue:
-        new = [other for other in dict.fromkeys(leaving[rank]) if other not in reached]
-        reached.update(new)
-        queue += new
-    return len(reached) == size
+    src, dst = ends_of([link for link, may in zip(topology.links, usable, strict=True) if may])
+    hops = [distances(topology.num_ranks, *ends, [0]) for ends in ((src, dst), (dst, src))]
+    return orbits if np.isfinite(hops).all() else None

@@ -11,10 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from taccl_py.solvers.cp_sat import SolverOutcome, Status, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.distances import distances
 from taccl_py.synthesis.plan import OrbitMessage, Plan
 from taccl_py.synthesis.quotient import Quotient
+from taccl_py.synthesis.symmetry import IntArray
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ def _crossings(model: Any, task: RoundsTask) -> dict[tuple[int, int], Any]:
     q = task.quotient
     tails, heads = q.tail.tolist(), q.head.tolist()
     soonest = fewest_hops(q)
-    use = _distances(q, heads, tails, [s for s in range(q.num_states) if q.required[s]])
+    use = _distances(q, q.head, q.tail, [s for s in range(q.num_states) if q.required[s]])
     return {
         (a, s): model.new_bool_var(f"x{a},{s}")
         for a in range(q.num_arcs)
@@ -68,25 +72,14 @@ def _crossings(model: Any, task: RoundsTask) -> dict[tuple[int, int], Any]:
 def fewest_hops(quotient: Quotient) -> list[int]:
     """Fewest arcs from a source to every state; the number of states where there is no path."""
     starts = [state for state in range(quotient.num_states) if quotient.source[state]]
-    return _distances(quotient, quotient.tail.tolist(), quotient.head.tolist(), starts)
+    return _distances(quotient, quotient.tail, quotient.head, starts)
 
 
-def _distances(q: Quotient, tails: list[int], heads: list[int], starts: list[int]) -> list[int]:
+def _distances(q: Quotient, tails: IntArray, heads: IntArray, starts: list[int]) -> list[int]:
     """Fewest arcs from any of the starts to every state."""
-    out: dict[int, list[int]] = {}
-    for tail, head in zip(tails, heads, strict=True):
-        out.setdefault(tail, []).append(head)
-    distance = [q.num_states] * q.num_states
-    for state in starts:
-        distance[state] = 0
-    layer, hops = starts, 0
-    while layer:
-        hops += 1
-        after = {head for state in layer for head in out.get(state, ()) if distance[head] > hops}
-        for head in after:
-            distance[head] = hops
-        layer = sorted(after)
-    return distance
+    hops = distances(q.num_states, tails, heads, starts)
+    found: list[int] = np.minimum(hops, q.num_states).astype(int).tolist()
+    return found
 
 
 def _deliver(model: Any, task: RoundsTask, x: dict[tuple[int, int], Any]) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.symmetry import Generator, IntArray, orbit_labels
+from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology
 
 FloatArray = NDArray[np.float64]
@@ -96,7 +97,7 @@ class CapacityNetwork:
             resources[link, : len(occupied)] = number[list(occupied)]
             beta[link, : len(occupied)] = [topology.resource_cost[r][1] for r in occupied]
         return CapacityNetwork(
-            problem, roots, problem.permitted[[chunk_of[root] for root in roots]], images, _src(topology), _dst(topology),
+            problem, roots, problem.permitted[[chunk_of[root] for root in roots]], images, *ends_of(topology.links),
             resources, beta, np.array([_least_message_us(topology, link) for link in range(len(topology.links))]), count,
         )  # fmt: skip
 
@@ -119,14 +120,6 @@ class CapacityNetwork:
         index = np.full((self.num_ranks, self.num_ranks, int(lane.max()) + 1), -1, dtype=np.int64)
         index[self.src, self.dst, lane] = np.arange(len(lane))
         return np.stack([index[image[self.src], image[self.dst], lane] for image in self.images])
-
-
-def _src(topology: Topology) -> IntArray:
-    return np.array([link.src for link in topology.links], dtype=np.int64)
-
-
-def _dst(topology: Topology) -> IntArray:
-    return np.array([link.dst for link in topology.links], dtype=np.int64)
 
 
 def _free_group(topology: Topology, generators: list[Generator]) -> IntArray | None:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from taccl_py.solvers.columns import ColumnProgram, MasterSolution
 from taccl_py.solvers.limits import Over, never
 from taccl_py.synthesis.arborescence import cheapest_arborescence
+from taccl_py.synthesis.distances import distances
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.params import PARAMS
@@ -275,17 +276,9 @@ class TreeFinder:
 
 def hops_from(network: CapacityNetwork, root: int) -> FloatArray:
     """Fewest links from a root, named by its index, to every rank, [rank]; ranks out of reach count as far."""
-    far = float(network.num_ranks)
-    hops = np.full(network.num_ranks, far)
-    hops[network.roots[root]] = 0.0
-    allowed = np.flatnonzero(network.permitted[root])
-    src, dst = network.src[allowed], network.dst[allowed]
-    for _ in range(network.num_ranks):
-        before = hops.copy()
-        np.minimum.at(hops, dst, before[src] + 1)
-        if np.array_equal(before, hops):
-            break
-    return hops
+    allowed = network.permitted[root]
+    hops = distances(network.num_ranks, network.src[allowed], network.dst[allowed], [network.roots[root]])
+    return np.minimum(hops, network.num_ranks)
 
 
 def _most_hops(network: CapacityNetwork, root: int, hops: FloatArray) -> float:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl_py.solvers.limits import Over
+from taccl_py.synthesis.distances import distances
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.packing import Packing, SpanningTree, pack_trees
 from taccl_py.synthesis.trees.params import PARAMS
@@ -94,14 +95,10 @@ def _rails(network: CapacityNetwork) -> CapacityNetwork | None:
     for index, root in enumerate(network.roots):
         straight = (network.src == root) & (position[network.dst] == position[root])
         permitted[index] &= ~crossing | straight
-        if not _reaches_all(network, permitted[index], root):
+        if not np.isfinite(_distances(network, permitted[index], root, np.ones(len(network.src)))).all():
             return None
     beta = np.where(crossing[:, None], network.beta * PARAMS.fixed_crossing_price, network.beta)
     return replace(network, permitted=permitted, beta=beta)
-
-
-def _reaches_all(network: CapacityNetwork, permitted: NDArray[np.bool_], root: int) -> bool:
-    return bool(np.isfinite(_distances(network, permitted, root, np.ones(len(network.src)))).all())
 
 
 def _layered(network: CapacityNetwork, slack: float, piece_mb: float) -> CapacityNetwork:
@@ -118,13 +115,4 @@ def _distances(
     network: CapacityNetwork, permitted: NDArray[np.bool_], root: int, length: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Shortest path from a root to every rank."""
-    distance = np.full(network.num_ranks, np.inf)
-    distance[root] = 0.0
-    allowed = np.flatnonzero(permitted)
-    src, dst, length = network.src[allowed], network.dst[allowed], length[allowed]
-    for _ in range(network.num_ranks):
-        before = distance.copy()
-        np.minimum.at(distance, dst, before[src] + length)
-        if np.array_equal(before, distance):
-            break
-    return distance
+    return distances(network.num_ranks, network.src[permitted], network.dst[permitted], [root], length[permitted])
