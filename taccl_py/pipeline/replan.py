@@ -114,7 +114,7 @@ def replan(old: Schedule, topology: Topology, options: Options, events: Events) 
     served = [each for each in tried if each.schedule is not None]
     try:
         left = limits.within(deadline.left)
-        if not served or not (left.stop.is_set() or deadline.left <= 0):
+        if not served or not deadline.over():
             events.stage("search")
             found = synthesize_auto(demand, replace(options, limits=left, bound=bound), events)
             tried.append(RemedyTried(Remedy.SEARCHED, found.schedule))

@@ -77,7 +77,7 @@ def _run(arguments: list[str], limits: Limits) -> int | None:
         start_new_session=True,
     )
     try:
-        while not limits.stop.is_set() and deadline.left > 0:
+        while not deadline.over():
             code = _wait(process, _POLL_S)
             if code is not None:
                 return None if code in _KILLED else code

@@ -162,6 +162,10 @@ class Deadline:
         """Seconds left, at least 0."""
         return 0.0 if self._limits.is_cut else max(0.0, self._end - self._limits.now_s())
 
+    def over(self) -> bool:
+        """True once time is up or the user wants an end, an `Over`."""
+        return self.left <= 0 or self._limits.stop.is_set()
+
 
 def run_interruptibly(solve: Callable[[], None], stop: threading.Event, halt: Callable[[], None]) -> None:
     """Run a solve in a thread so that signals reach Python meanwhile; call `halt` once `stop` is set.

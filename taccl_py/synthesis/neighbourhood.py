@@ -79,7 +79,7 @@ def serve_policy(search: Search, policy: PolicyTerms, rounds: int) -> None:
     rng = random.Random(search.limits.seed)
     for number in range(rounds):
         plan = search.best_plan
-        if plan is None or search.deadline.left <= 0 or search.limits.stop.is_set():
+        if plan is None or search.is_over:
             return
         focus = (
             _rarest_pair(search, plan, number)

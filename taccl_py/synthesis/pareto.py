@@ -286,7 +286,7 @@ class _Asking:
     @property
     def over(self) -> bool:
         """True if time is up or the user said stop."""
-        return self._deadline.left <= 0 or self._limits.stop.is_set()
+        return self._deadline.over()
 
     def ask(self, shape: AlgorithmShape) -> _ShapeAnswer:
         """Answer to whether there is an algorithm of this shape."""

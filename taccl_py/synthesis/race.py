@@ -141,7 +141,7 @@ class Racer:
     @property
     def over(self) -> bool:
         """True if no time is left, the user said stop, or the processes were ended as an outcome was enough."""
-        return self._is_ended or self._deadline.left <= 0 or self._options.limits.stop.is_set()
+        return self._is_ended or self._deadline.over()
 
     @contextmanager
     def running(self) -> Iterator[Racer]:

@@ -109,7 +109,7 @@ class Search:
     @property
     def is_over(self) -> bool:
         """True if no time is left, or the user said stop."""
-        return self.deadline.left <= 0 or self.limits.stop.is_set()
+        return self.deadline.over()
 
     @property
     def is_optimal(self) -> bool:

@@ -109,7 +109,7 @@ def fit_to_size(answer: Synthesis, demand: Demand, limits: Limits, *, sized: Seq
     for schedule in given:
         if found and any(schedule is each for each in sized):
             continue
-        if deadline.left <= 0 or limits.stop.is_set():
+        if deadline.over():
             break
         # What is slower than the best serves where that has too many chunks, if nothing coarser does.
         has_coarser = any(each.collective.chunks_per_rank <= schedule.collective.chunks_per_rank for each in even)
@@ -194,7 +194,7 @@ def recut(schedule: Schedule, finer: FinerChunks, limits: Limits, *, most_us: fl
     plan = PlanDependences.of(schedule.topology, untimed_messages(schedule))
     best = schedule if schedule.collective.chunks_per_rank in finer.counts else None
     least_us = math.inf
-    while deadline.left > 0 and not limits.stop.is_set():
+    while not deadline.over():
         known_us = least_us if best is None else min(least_us, best.makespan_us)
         below_us = min(known_us * (1 - least_gain), most_us)
         found = _best_sizes(schedule, plan, shards, below_us, limits.within(deadline.left))

@@ -113,7 +113,7 @@ def run_taccl(
     deadline = limits.deadline()
     fewest = min(effort.chunk_counts)
     for seed, chunks, sketch in product(effort.seeds, effort.chunk_counts, sketches):
-        if deadline.left <= 0 or limits.stop.is_set():
+        if deadline.over():
             return
         if chunks > fewest and Collective(kind, topology.num_ranks, chunks).num_chunks > _MOST_CHUNKS:
             continue

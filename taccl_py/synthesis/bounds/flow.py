@@ -93,7 +93,7 @@ def flow_charge(traffic: FlowTraffic, limits: Limits) -> Charge:
         for source, load in enumerate(ways.loads):
             program.add(source, load)
         master = program.solve()
-        if best.amount >= master.objective * (1 - _CLOSE) or deadline.left <= 0 or limits.stop.is_set():
+        if best.amount >= master.objective * (1 - _CLOSE) or deadline.over():
             break
         ways = solving.ways(solving.weights_of(master.prices))
         best = max(best, ways, key=lambda one: one.amount)

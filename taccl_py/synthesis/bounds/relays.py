@@ -61,7 +61,7 @@ def _out_of(passage: LatencyMachine, node: int, known_us: float, deadline: Deadl
     for before_us, time_us in zip([0.0, *times_us], times_us, strict=False):
         if time_us <= known_us * (1 + _PRECISION):
             continue
-        if time_us > passage.twice_us * (1 + _PRECISION) or deadline.left <= 0 or limits.stop.is_set():
+        if time_us > passage.twice_us * (1 + _PRECISION) or deadline.over():
             break
         cover = passage.cover(links, before_us, time_us)
         if len(cover.relays) > _MOST_RELAYS or not has_no_choice(cover, limits.within(deadline.left)):

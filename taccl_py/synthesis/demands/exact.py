@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from taccl_py.demand import DataDemand
 from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Message
-from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds.bound import Bound
 from taccl_py.synthesis.demands.classes import ChunkClass, Part, settled
 from taccl_py.synthesis.demands.dispatch import MessageCosts, PlannedMessage, timed_messages
@@ -88,7 +88,7 @@ class _ExactSearch:
         limits: Limits,
     ) -> None:
         self._topology, self._demand, self._bound, self._limits = topology, demand, bound, limits
-        self._deadline = Deadline(limits)
+        self._deadline = limits.deadline()
         self._parts: list[tuple[Part, ...]] = []
         self._pieces: list[MessagePiece] = []
         for each in classes:
@@ -124,7 +124,7 @@ class _ExactSearch:
                 return
         draw = random.Random(self._limits.seed)
         failures, size = 0, PARAMS.fewest_free
-        while self._deadline.left > 0 and not self._limits.stop.is_set() and failures < PARAMS.most_failures:
+        while not self._deadline.over() and failures < PARAMS.most_failures:
             if self._bound.is_reached_by(best.makespan_us):
                 return
             size = min(size, len(self._pieces))

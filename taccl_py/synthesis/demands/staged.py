@@ -202,7 +202,7 @@ def _steps(half: _HalfModel, limits: Limits) -> list[Plan]:
         left = PARAMS.more_steps + 1 - (steps - fewest)
         plan, _ = solve_steps(task, steps, limits.within(deadline.left / left, PARAMS.steps_work), None)
         found += [] if plan is None else [plan]
-        if limits.stop.is_set() or deadline.left <= 0:
+        if deadline.over():
             break
     return found
 

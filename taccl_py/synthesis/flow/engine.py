@@ -89,16 +89,12 @@ class _FlowRun:
         owned = with_port_owners(problem)
         if owned is not None and (flow := self._flow_near(owned)) is not None:
             self._route(owned, flow)
-        if self._over or self._is_close or self.demand.chunks_per_rank not in (None, 1):
+        if self.deadline.over() or self._is_close or self.demand.chunks_per_rank not in (None, 1):
             return
         fewer = owned or problem
         railed = (with_rails(fewer) or fewer).with_order_kept()
         if (flow := self._flow_near(railed)) is not None:
             self._gather(railed, flow)
-
-    @property
-    def _over(self) -> bool:
-        return self.limits.stop.is_set() or self.deadline.left <= 0
 
     def _is_in_vain(self) -> bool:
         """True if the user said stop, or a race is over, and a first answer is not soon there."""
@@ -113,7 +109,7 @@ class _FlowRun:
 
     def _flow_near(self, problem: Problem) -> CommodityFlow | None:
         """Flow of a narrower problem, or None if it is no match for the best schedule."""
-        if self._over or not self.answers:
+        if self.deadline.over() or not self.answers:
             return None
         with self._stage("flow"):
             flow = self._flow(problem)
@@ -140,7 +136,7 @@ class _FlowRun:
         best: Schedule | None = None
         about_us = min(routing.load_us for routing in routings) * (1 + PARAMS.least_gain)
         for routing in sorted(routings, key=lambda r: (max(r.load_us, about_us), r.parts))[: PARAMS.most_ordered]:
-            if best is not None and (self._over or routing.load_us >= best.makespan_us * (1 - PARAMS.least_gain)):
+            if best is not None and (self.deadline.over() or routing.load_us >= best.makespan_us * (1 - PARAMS.least_gain)):
                 break
             found = self._order(in_parts(problem, pairs, routing), order_parts, routing.load_us)
             if found is not None and (best is None or found.makespan_us < best.makespan_us * (1 - RELATIVE)):
@@ -167,7 +163,7 @@ class _FlowRun:
         messages = sum(pair.members * len(path) for pair, (path,) in zip(pairs, routings[0].links, strict=True))
         entries = problem.permitted.size
         for parts in range(2, PARAMS.most_parts + 1):
-            if self._over or messages * parts > PARAMS.most_messages or entries * parts > PARAMS.most_entries:
+            if self.deadline.over() or messages * parts > PARAMS.most_messages or entries * parts > PARAMS.most_entries:
                 break
             routings.append(rounding.to_parts(parts, self._part(0.05)))
         return routings

@@ -62,7 +62,7 @@ class Relays:
         links = tuple(alike)
         deadline = limits.deadline()
         for time_us in passage.times_us(links):
-            if deadline.left <= 0 or limits.stop.is_set():
+            if deadline.over():
                 return None
             cover = passage.cover(links, time_us, until_us=0.0, alike=alike)
             if len(cover.relays) > PARAMS.most_relays or time_us > passage.twice_us:

@@ -351,12 +351,7 @@ def _delegations(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStra
 
 def _bundles(demand: Demand, cluster: LaneCluster, limits: Limits) -> Iterator[HierarchyStrategy]:
     """AllGather over sparse nodes, ReduceScatter as that backwards."""
-    deadline = limits.deadline()
-
-    def over() -> bool:
-        return deadline.left <= 0 or limits.stop.is_set()
-
-    bundles = Bundles.of(cluster, over) if demand.chunks_per_rank in (None, 1) else None
+    bundles = Bundles.of(cluster, limits.deadline().over) if demand.chunks_per_rank in (None, 1) else None
     if bundles is not None:
         reduce = demand.kind is Kind.REDUCESCATTER
         yield HierarchyStrategy(bundles.end_us, partial(_plan, 1, bundles.messages(), reduce=reduce))

@@ -64,7 +64,7 @@ class SumExchange:
         rounds = int((inner_us + across) / inner_us * (1 + RELATIVE))
         deadline = limits.deadline()
         for groups in range(1, PARAMS.most_exchange_groups + 1):
-            if deadline.left <= 0 or limits.stop.is_set():
+            if deadline.over():
                 return None
             if _may_suffice(neighbours, groups):
                 within = limits.within(min(PARAMS.exchange_seconds, deadline.left), PARAMS.exchange_work)

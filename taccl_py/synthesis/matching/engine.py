@@ -99,7 +99,7 @@ class _MatchingRun:
                 other = search(best)
             if best is None or (other is not None and other.makespan_us < best.makespan_us):
                 best = other
-        may_improve = best is not None and not self._is_enough(best) and not self._over()
+        may_improve = best is not None and not self._is_enough(best) and not self.deadline.over()
         if best is not None and may_improve and len(best.messages) <= PARAMS.most_reordered:
             with self._stage("order"):
                 best = reordered(best)
@@ -128,9 +128,6 @@ class _MatchingRun:
         seconds = time.monotonic() - begun
         self.stage_seconds[name] = seconds - self._inner_seconds
         self._inner_seconds = outer_seconds + seconds
-
-    def _over(self) -> bool:
-        return self.limits.stop.is_set() or not self.deadline.left
 
     def _is_enough(self, found: Schedule) -> bool:
         """True if nothing better can be found: what is sent chunk by chunk cannot be received any faster."""
@@ -203,7 +200,7 @@ class _MatchingRun:
     def _matched(self, before: Schedule | None) -> Schedule | None:
         """Best schedule of a number of attempts with ever finer cuts; none where one attempt is too much work."""
         best: Schedule | None = None
-        with Attempts(self.demand, self.limits, self._over, self.deadline) as attempts:
+        with Attempts(self.demand, self.limits, self.deadline.over, self.deadline) as attempts:
             for cuts in self._numbers_of_chunks(before):
                 found = self._best_of(attempts, cuts)
                 self._found += [] if found is None else [found]
@@ -211,7 +208,7 @@ class _MatchingRun:
                     break
                 best = found
                 self.events.incumbent(best.makespan_us)
-                if self._over():
+                if self.deadline.over():
                     break
         return best
 
@@ -224,7 +221,7 @@ class _MatchingRun:
             for attempt, found in zip(tries, results, strict=False):
                 if found is not None and (best is None or found.makespan_us < best.makespan_us):
                     best, leader = found, attempt
-                if best is not None and (self._is_enough(best) or self._over()):
+                if best is not None and (self._is_enough(best) or self.deadline.over()):
                     return best
         if best is None or leader.improved or not self._may_improve(best):
             return best

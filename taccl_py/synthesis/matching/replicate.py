@@ -68,10 +68,6 @@ def replicate(demand: Demand, limits: Limits, bound: Bound) -> GroupSchedule | N
     found_first = [_by_rails(demand, symmetry), delegated(demand) if kind is Kind.ALLTOALL else None]
     best = min(filter(None, found_first), key=lambda found: found.makespan_us, default=None)
     deadline = limits.deadline()
-
-    def over() -> bool:
-        return not deadline.left or limits.stop.is_set()
-
     for parts in _numbers_of_chunks(demand, symmetry.translations):
         before = best
         grower = _Grower(topology, demand.size_bytes / topology.num_ranks / parts, kind, symmetry)
@@ -81,7 +77,7 @@ def replicate(demand: Demand, limits: Limits, bound: Bound) -> GroupSchedule | N
         starts += [] if symmetry.translations.is_regular and kind is not Kind.ALLTOALL else [None]
         for given in starts:
             start = given or leader
-            messages = None if start is None else grower.grown(parts, start, over if given is None else None)
+            messages = None if start is None else grower.grown(parts, start, deadline.over if given is None else None)
             if messages is None:
                 continue
             found = _schedule(demand, symmetry.translations, parts, messages)
@@ -89,7 +85,7 @@ def replicate(demand: Demand, limits: Limits, bound: Bound) -> GroupSchedule | N
                 leader, leader_us = start, found.makespan_us
             if best is None or found.makespan_us < best.makespan_us:
                 best = found
-            if best.makespan_us <= bound.time_us * (1 + BOUND_REACHED) or over():
+            if best.makespan_us <= bound.time_us * (1 + BOUND_REACHED) or deadline.over():
                 return best
         if best is before or (best is not None and best.chunks_per_rank < parts):
             break

@@ -41,7 +41,7 @@ def synthesize_templates(demand: Demand, options: Options, events: Events) -> Sy
         if named.schedule.makespan_us < fastest_us:
             fastest_us = named.schedule.makespan_us
             events.incumbent(fastest_us)
-        if deadline.left <= 0 or options.limits.stop.is_set():
+        if deadline.over():
             break
     if not found:
         raise LimitReached(

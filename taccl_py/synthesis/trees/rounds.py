@@ -116,7 +116,7 @@ def find_round(transfers: Sequence[PieceTransfer], costs: PieceCosts, limits: Li
     fullest_us = max(load.fixed_us + load.data_us for load in round_loads(transfers, costs, 1))
     deadline = limits.deadline()
     for slack in PARAMS.round_slacks:
-        if deadline.left <= 0 or limits.stop.is_set():
+        if deadline.over():
             break
         period_us = fullest_us * (1 + slack)
         model = _RoundModel(transfers, each, PARAMS.round_ticks / period_us)

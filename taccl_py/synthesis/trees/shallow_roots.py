@@ -101,7 +101,7 @@ class ShortPaths:
         best: PromisedParts | None = None
         rounds = known.rounds
         for _ in range(PARAMS.most_shortened):
-            if self._work_left <= 0 or self._deadline.left <= 0 or self._limits.stop.is_set():
+            if self._work_left <= 0 or self._deadline.over():
                 break
             whole = PieceCosts.of(self._network, self._chunk_bytes(1), (1,))
             model = _ShortPathModel(self._network, whole, shares, rounds, known.time_us / PARAMS.root_ticks, self._root)

@@ -131,7 +131,7 @@ class SharedTreeSetFinder:
 
         Columns are the trees, then what lacks at the beginning and at the end, for each full resource.
         """
-        if self._deadline.left <= 0 or self._limits.stop.is_set():
+        if self._deadline.over():
             return None
         num_trees, num_full = len(chosen), self._first.shape[1]
         root = np.array([self._trees[i].root for i in chosen])

@@ -39,7 +39,7 @@ class TreeSearch:
 
     def over(self) -> bool:
         """True if time is up or the user wants an end."""
-        return self.limits.stop.is_set() or not self.deadline.left
+        return self.deadline.over()
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
