@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
@@ -136,6 +138,17 @@ class Events:
 
     def bound(self, time_us: float) -> None:
         """Report a better bound."""
+
+
+@contextmanager
+def timed_stage(name: str, events: Events, seconds: dict[str, float]) -> Iterator[None]:
+    """Announce a stage, and add the seconds that it takes to those of its name."""
+    events.stage(name)
+    begun = time.monotonic()
+    try:
+        yield
+    finally:
+        seconds[name] = seconds.get(name, 0.0) + time.monotonic() - begun
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -12,7 +11,7 @@ from taccl_py.schedule.ir import Schedule
 from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.adjacency import predecessors
 from taccl_py.synthesis.bounds import Bound
-from taccl_py.synthesis.engine import Events
+from taccl_py.synthesis.engine import Events, timed_stage
 from taccl_py.synthesis.grid import TimeGrid
 from taccl_py.synthesis.justify import justified_schedule
 from taccl_py.synthesis.models.policy import PolicyTerms
@@ -212,12 +211,6 @@ class Search:
         """Return a callback that reports a solver's objective in microseconds."""
         return lambda objective, _bound: self.events.incumbent(objective / self.grid.units_per_us)
 
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
+    def stage(self, name: str) -> AbstractContextManager[None]:
         """Time a stage and announce it."""
-        self.events.stage(name)
-        begun = time.monotonic()
-        try:
-            yield
-        finally:
-            self.stage_seconds[name] = self.stage_seconds.get(name, 0.0) + time.monotonic() - begun
+        return timed_stage(name, self.events, self.stage_seconds)

@@ -9,9 +9,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from taccl_py.collective import Kind
@@ -20,7 +19,7 @@ from taccl_py.schedule.ir import Schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound, demand_bound, raised
 from taccl_py.synthesis.commodity_flow import Commodities, CommodityFlow, solve_flow
-from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
+from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis, timed_stage
 from taccl_py.synthesis.flow.order import order_joined, order_parts
 from taccl_py.synthesis.flow.params import PARAMS
 from taccl_py.synthesis.flow.paths import FlowPair, find_pairs
@@ -136,7 +135,9 @@ class _FlowRun:
         best: Schedule | None = None
         about_us = min(routing.load_us for routing in routings) * (1 + PARAMS.least_gain)
         for routing in sorted(routings, key=lambda r: (max(r.load_us, about_us), r.parts))[: PARAMS.most_ordered]:
-            if best is not None and (self.deadline.over() or routing.load_us >= best.makespan_us * (1 - PARAMS.least_gain)):
+            if best is not None and (
+                self.deadline.over() or routing.load_us >= best.makespan_us * (1 - PARAMS.least_gain)
+            ):
                 break
             found = self._order(in_parts(problem, pairs, routing), order_parts, routing.load_us)
             if found is not None and (best is None or found.makespan_us < best.makespan_us * (1 - RELATIVE)):
@@ -177,12 +178,6 @@ class _FlowRun:
     def _part(self, part: float) -> Limits:
         return self.limits.within(self.deadline.left * part)
 
-    @contextmanager
-    def _stage(self, name: str) -> Iterator[None]:
+    def _stage(self, name: str) -> AbstractContextManager[None]:
         """Time a stage and announce it."""
-        self.events.stage(name)
-        begun = time.monotonic()
-        try:
-            yield
-        finally:
-            self.stage_seconds[name] = self.stage_seconds.get(name, 0.0) + time.monotonic() - begun
+        return timed_stage(name, self.events, self.stage_seconds)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.engine import Events
+from taccl_py.synthesis.engine import Events, timed_stage
 
 
 class TreeSearch:
@@ -41,15 +39,9 @@ class TreeSearch:
         """True if time is up or the user wants an end."""
         return self.deadline.over()
 
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
+    def stage(self, name: str) -> AbstractContextManager[None]:
         """Time a stage and report it."""
-        self.events.stage(name)
-        begun = time.monotonic()
-        try:
-            yield
-        finally:
-            self.stage_seconds[name] = self.stage_seconds.get(name, 0.0) + time.monotonic() - begun
+        return timed_stage(name, self.events, self.stage_seconds)
 
 
 class StagesOnly(Events):
