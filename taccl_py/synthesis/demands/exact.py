@@ -21,7 +21,6 @@ from taccl_py.synthesis.demands.params import PARAMS
 from taccl_py.synthesis.demands.plan import DemandPlan
 from taccl_py.synthesis.models.cp_messages import (
     CarriedPiece,
-    MessageCostModel,
     MessagePiece,
     MessageTask,
     TimedLoad,
@@ -89,19 +88,13 @@ class _ExactSearch:
     ) -> None:
         self._topology, self._demand, self._bound, self._limits = topology, demand, bound, limits
         self._deadline = limits.deadline()
+        self._ends = [(link.src, link.dst) for link in topology.links]
         self._parts: list[tuple[Part, ...]] = []
         self._pieces: list[MessagePiece] = []
         for each in classes:
             for parts in each.cut(demand, count):
                 self._parts.append(parts)
                 self._pieces.append(MessagePiece(sum(size for *_, size in parts), each.terms, each.wants))
-        self._costs = MessageCostModel(
-            topology.num_ranks,
-            tuple((link.src, link.dst) for link in topology.links),
-            tuple(link.latency_us for link in topology.links),
-            topology.resources_of,
-            topology.resource_cost,
-        )
         # A chunk of the demand that is cut lies where no other one does.
         self._cut = demand.cut((*(part for parts in self._parts for part in parts), *settled(demand)))
         self._chunks: list[tuple[int, ...]] = []
@@ -163,7 +156,7 @@ class _ExactSearch:
         if hint is None:
             return None
         task = MessageTask(
-            self._costs,
+            self._topology,
             self._pieces,
             hint,
             lower_us=min(self._bound.time_us, best.makespan_us),
@@ -200,7 +193,7 @@ class _ExactSearch:
 
     def _are_trees(self, loads: Sequence[TimedLoad]) -> bool:
         """True if partial sums leave each rank once, towards one owner, and copies come to each rank once."""
-        ends = self._costs.ends
+        ends = self._ends
         leaving: set[tuple[int, int]] = set()
         entering: set[tuple[int, int]] = set()
         for load in loads:
@@ -231,7 +224,7 @@ class _ExactSearch:
         came: dict[tuple[int, int], list[int]] = {}
         messages: list[PlannedMessage] = []
         for number, load in enumerate(loads):
-            src, dst = self._costs.ends[load.link]
+            src, dst = self._ends[load.link]
             after = sorted({before for one in load.carried for before in came.get((one.piece, src), ())})
             chunks = tuple(chunk for one in load.carried for chunk in self._chunks[one.piece])
             size = sum(self._pieces[one.piece].size_bytes for one in load.carried)

@@ -20,6 +20,7 @@ from typing import Any
 
 from taccl_py.solvers.cp_sat import Status, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
+from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
 from taccl_py.work import count_work
 
@@ -74,31 +75,6 @@ class TimedLoad:
 
 
 @dataclass(frozen=True)
-class MessageCostModel:
-    """Links with their ends, latencies, and the alpha and beta of each resource that they use.
-
-    Attributes
-    ----------
-    num_ranks
-        R.
-    ends
-        Source and destination of every link.
-    latency_us
-        Of every link.
-    uses
-        Resources of every link.
-    cost
-        Alpha in microseconds and beta in microseconds per megabyte, of every resource.
-    """
-
-    num_ranks: int
-    ends: tuple[tuple[int, int], ...]
-    latency_us: tuple[float, ...]
-    uses: tuple[tuple[int, ...], ...]
-    cost: tuple[tuple[float, float], ...]
-
-
-@dataclass(frozen=True)
 class MessageOutcome:
     """Plan that a solve found, and whether nothing of its class is faster; no plan where none was found in time."""
 
@@ -125,7 +101,7 @@ class MessageTask:
 
     Attributes
     ----------
-    costs, pieces
+    topology, pieces
         The machine and what must move.
     hint
         A plan.
@@ -137,7 +113,7 @@ class MessageTask:
         Messages that a link may have beyond those of the plan.
     """
 
-    costs: MessageCostModel
+    topology: Topology
     pieces: Sequence[MessagePiece]
     hint: Sequence[TimedLoad]
     lower_us: float
@@ -170,14 +146,15 @@ class _MessageModel:
 
     def __init__(self, task: MessageTask, free: Collection[int] | None) -> None:
         self.model = import_cp_model().CpModel()
-        costs, pieces, more = task.costs, task.pieces, task.more
-        self.costs, self.pieces, self._scale = costs, pieces, task.units / task.upper_us
-        self._into: list[list[int]] = [[] for _ in range(costs.num_ranks)]
-        self._out: list[list[int]] = [[] for _ in range(costs.num_ranks)]
-        for link, (src, dst) in enumerate(costs.ends):
+        topology, pieces, more = task.topology, task.pieces, task.more
+        self.ends = [(link.src, link.dst) for link in topology.links]
+        self.topology, self.pieces, self._scale = topology, pieces, task.units / task.upper_us
+        self._into: list[list[int]] = [[] for _ in range(topology.num_ranks)]
+        self._out: list[list[int]] = [[] for _ in range(topology.num_ranks)]
+        for link, (src, dst) in enumerate(self.ends):
             self._out[src].append(link)
             self._into[dst].append(link)
-        by_link: list[list[TimedLoad]] = [[] for _ in costs.ends]
+        by_link: list[list[TimedLoad]] = [[] for _ in self.ends]
         for load in sorted(task.hint, key=lambda load: (load.start_us, load.link)):
             by_link[load.link].append(load)
         self._hinted = by_link
@@ -233,10 +210,10 @@ class _MessageModel:
         holders = piece.holders
         self._owned(number, piece)
         leaving: dict[int, list[Any]] = {}
-        for rank in range(self.costs.num_ranks):
+        for rank in range(self.topology.num_ranks):
             leaving[rank] = self._literals(v.g, number, self._out[rank])
             v.ready[number, rank] = model.new_int_var(0, self._upper, f"ready{number},{rank}")
-        for rank in range(self.costs.num_ranks):
+        for rank in range(self.topology.num_ranks):
             own = [v.own[number, rank]] if (number, rank) in v.own else []
             model.add_at_most_one([*leaving[rank], *own])
         for term in piece.terms:
@@ -245,7 +222,7 @@ class _MessageModel:
         for (p, link, k), carries in list(v.g.items()):
             if p != number:
                 continue
-            src, dst = self.costs.ends[link]
+            src, dst = self.ends[link]
             model.add(v.ready[p, dst] >= v.end[link, k]).only_enforce_if(carries)
             model.add(v.start[link, k] >= v.ready[p, src]).only_enforce_if(carries)
             # What comes to a rank goes on from there.
@@ -258,7 +235,7 @@ class _MessageModel:
         """One rank owns the sum: who alone wants it, or else any."""
         model, is_open = self.model, number in self._free and len(piece.wants) > 1
         settled = None if is_open else self._owner_of(number, piece)
-        candidates = range(self.costs.num_ranks) if len(piece.wants) > 1 else piece.wants
+        candidates = range(self.topology.num_ranks) if len(piece.wants) > 1 else piece.wants
         for rank in candidates:
             self.v.own[number, rank] = (
                 model.new_bool_var(f"own{number},{rank}") if is_open else model.new_constant(int(rank == settled))
@@ -268,7 +245,7 @@ class _MessageModel:
     def _owner_of(self, number: int, piece: MessagePiece) -> int:
         """Owner of a sum in the plan: where partial sums come to and do not leave."""
         adding = [
-            self.costs.ends[load.link]
+            self.ends[load.link]
             for loads in self._hinted
             for load in loads
             if CarriedPiece(number, True) in load.carried
@@ -285,7 +262,7 @@ class _MessageModel:
             return
         holders = frozenset() if piece.is_sum else piece.holders
         entering: dict[int, list[Any]] = {}
-        for rank in range(self.costs.num_ranks):
+        for rank in range(self.topology.num_ranks):
             if rank in holders:
                 continue
             v.arrive[number, rank] = model.new_int_var(0, self._upper, f"arrive{number},{rank}")
@@ -302,7 +279,7 @@ class _MessageModel:
         for (p, link, k), carries in list(v.y.items()):
             if p != number:
                 continue
-            src, dst = self.costs.ends[link]
+            src, dst = self.ends[link]
             model.add(v.arrive[p, dst] >= v.end[link, k]).only_enforce_if(carries)
             if src in holders:
                 continue
@@ -338,9 +315,9 @@ class _MessageModel:
         self._spans: dict[tuple[tuple[int, int], tuple[float, float]], tuple[Any, Any]] = {}
         for slot in self._slots:
             made: dict[tuple[float, float], Any] = {}
-            latency = self.units_of(self.costs.latency_us[slot[0]])
-            for resource in self.costs.uses[slot[0]]:
-                cost = self.costs.cost[resource]
+            latency = self.units_of(self.topology.links[slot[0]].latency_us)
+            for resource in self.topology.resources_of[slot[0]]:
+                cost = self.topology.resource_cost[resource]
                 length = self.units_of(cost[0]) * self.v.used[slot] + sum(
                     self.units_of(cost[1] * self.pieces[p].size_bytes / BYTES_PER_MB) * literal
                     for p, literal in carried[slot]
@@ -412,7 +389,7 @@ class _PlanClock:
     """Times of a plan in units, each message as early as its order on links and ports allows."""
 
     def __init__(self, model: _MessageModel, plan: Sequence[TimedLoad]) -> None:
-        costs, pieces = model.costs, model.pieces
+        topology, pieces = model.topology, model.pieces
         self.start: dict[tuple[int, int], int] = {}
         self.arrival: dict[tuple[int, int], int] = {}
         self.busy: dict[tuple[tuple[int, int], tuple[float, float]], int] = {}
@@ -420,21 +397,21 @@ class _PlanClock:
         free: dict[int, int] = {}
         count: dict[int, int] = {}
         for load in sorted(plan, key=lambda load: (load.start_us, load.link)):
-            link, (src, dst) = load.link, costs.ends[load.link]
+            link, (src, dst) = load.link, model.ends[load.link]
             slot = (link, count.get(link, 0))
             count[link] = slot[1] + 1
-            begin = max([0, *(free.get(resource, 0) for resource in costs.uses[link])])
+            begin = max([0, *(free.get(resource, 0) for resource in topology.resources_of[link])])
             for one in load.carried:
                 begin = max(begin, self.have.get((one.piece, src, one.adds), 0))
             arrival = begin
-            for resource in costs.uses[link]:
-                alpha, beta = cost = costs.cost[resource]
+            for resource in topology.resources_of[link]:
+                alpha, beta = cost = topology.resource_cost[resource]
                 length = model.units_of(alpha) + sum(
                     model.units_of(beta * pieces[one.piece].size_bytes / BYTES_PER_MB) for one in load.carried
                 )
                 self.busy[slot, cost] = length
                 free[resource] = begin + length
-                arrival = max(arrival, begin + length + model.units_of(costs.latency_us[link]))
+                arrival = max(arrival, begin + length + model.units_of(topology.links[link].latency_us))
             self.start[slot], self.arrival[slot] = begin, arrival
             for one in load.carried:
                 key = (one.piece, dst, one.adds)
