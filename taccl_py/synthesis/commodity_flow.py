@@ -12,7 +12,6 @@ the orbit of s and ``n_R`` members in the orbit of a resource its load is ``sum 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,14 +63,6 @@ class Commodities:
         np.logical_or.at(permitted, source, problem.permitted)
         return Commodities(topology, problem.generators, wanted_mb, permitted)
 
-    @staticmethod
-    def all_pairs(topology: Topology, generators: Sequence[Generator], pair_bytes: float) -> Commodities:
-        """AllToAll over every link of a machine, with so much data for each pair of ranks."""
-        ranks = topology.num_ranks
-        wanted_mb = np.full((ranks, ranks), pair_bytes / BYTES_PER_MB)
-        np.fill_diagonal(wanted_mb, 0.0)
-        return Commodities(topology, tuple(generators), wanted_mb, np.ones((ranks, len(topology.links)), dtype=bool))
-
 
 @dataclass(frozen=True)
 class CommodityFlow:
@@ -101,8 +92,8 @@ class CommodityFlow:
         return CommodityFlow(0.0, (), np.zeros((0, len(topology.links))), np.zeros(topology.num_resources))
 
 
-def solve_flow(commodities: Commodities, limits: Limits, *, few_hops: bool = True) -> CommodityFlow | None:
-    """Optimal flow, or None if the time ran out or the permitted links do not lead everywhere.
+def solve_flow(commodities: Commodities, limits: Limits) -> CommodityFlow | None:
+    """Optimal flow with the fewest hops in total, or None if the time ran out or the permitted links do not lead everywhere.
 
     Parameters
     ----------
@@ -110,8 +101,6 @@ def solve_flow(commodities: Commodities, limits: Limits, *, few_hops: bool = Tru
         What has to flow.
     limits
         Time and interrupt.
-    few_hops
-        Among optimal flows, take one with the fewest hops in total; otherwise any.
     """
     deadline = limits.deadline()
     layout = _Layout.of(commodities)
@@ -121,7 +110,7 @@ def solve_flow(commodities: Commodities, limits: Limits, *, few_hops: bool = Tru
     optimum = program.solve(limits.within(deadline.left))
     if optimum is None:
         return None
-    shorter = layout.fewest_hops(program, optimum, limits.within(deadline.left)) if few_hops else None
+    shorter = layout.fewest_hops(program, optimum, limits.within(deadline.left))
     return layout.flow(optimum, shorter or optimum)
 
 

@@ -76,46 +76,29 @@ class Quotient:
     @staticmethod
     def of(problem: Problem) -> Quotient:
         """Form the orbits of a problem."""
-        arcs = _Arcs.of(problem)
-        labels = orbit_labels(len(arcs.chunk), [arcs.image(g.chunk, g.link) for g in problem.generators])
-        keep = _free_of_conflicts(problem, arcs, labels)
+        # All allowed (chunk, link) pairs, numbered.
+        chunk, link = np.nonzero(problem.allowed)
+        number = np.full(problem.allowed.shape, -1, dtype=np.int64)
+        number[chunk, link] = np.arange(len(chunk))
+        labels = orbit_labels(len(chunk), [number[g.chunk[chunk], g.link[link]] for g in problem.generators])
+        keep = _free_of_conflicts(problem, chunk, link, labels)
         order = np.argsort(labels[keep], kind="stable")
-        chunk, link, label = arcs.chunk[keep][order], arcs.link[keep][order], labels[keep][order]
+        chunk, link, label = chunk[keep][order], link[keep][order], labels[keep][order]
         first = np.flatnonzero(np.concatenate(([True], label[1:] != label[:-1]))) if len(label) else np.zeros(0, int)
         return _assemble(problem, chunk, link, first)
 
 
-@dataclass(frozen=True)
-class _Arcs:
-    """All allowed (chunk, link) pairs, numbered."""
-
-    chunk: IntArray
-    link: IntArray
-    index: IntArray  # [chunk, link] -> arc or -1
-
-    @staticmethod
-    def of(problem: Problem) -> _Arcs:
-        chunk, link = np.nonzero(problem.allowed)
-        index = np.full(problem.allowed.shape, -1, dtype=np.int64)
-        index[chunk, link] = np.arange(len(chunk))
-        return _Arcs(chunk.astype(np.int64), link.astype(np.int64), index)
-
-    def image(self, chunk_image: IntArray, link_image: IntArray) -> IntArray:
-        found: IntArray = self.index[chunk_image[self.chunk], link_image[self.link]]
-        return found
-
-
-def _free_of_conflicts(problem: Problem, arcs: _Arcs, labels: IntArray) -> IntArray:
+def _free_of_conflicts(problem: Problem, chunk: IntArray, link: IntArray, labels: IntArray) -> IntArray:
     """Indices of arcs whose orbit uses no link, port or arriving state twice."""
     topology = problem.topology
     _, dst = ends_of(problem.topology.links)
     bad = np.zeros(len(labels), dtype=bool)
-    state = arcs.chunk * topology.num_ranks + dst[arcs.link]
+    state = chunk * topology.num_ranks + dst[link]
     bad |= _repeated(labels, state, bad.shape[0])
-    bad |= _repeated(labels, arcs.link, bad.shape[0])
-    count = np.array([len(k.ports) for k in topology.links], dtype=np.int64)[arcs.link]
+    bad |= _repeated(labels, link, bad.shape[0])
+    count = np.array([len(k.ports) for k in topology.links], dtype=np.int64)[link]
     port_of_link = [k.ports for k in topology.links]
-    ports = np.array([port for k in arcs.link.tolist() for port in port_of_link[k]], dtype=np.int64)
+    ports = np.array([port for k in link.tolist() for port in port_of_link[k]], dtype=np.int64)
     owner = np.repeat(np.arange(len(labels)), count)
     bad[owner[_repeated(labels[owner], ports, len(owner))]] = True
     bad_labels = np.unique(labels[bad])

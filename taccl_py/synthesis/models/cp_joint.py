@@ -113,27 +113,19 @@ def _variables(model: Any, task: ModelTask, focus: Focus | None) -> _JointVariab
         message.append(model.new_int_var(0, upper, f"message{state}") if task.predecessor else begin[-1])
     decisions = _decisions(model, task, focus)
     makespan = model.new_int_var(task.lower, upper, "makespan")
-    return _JointVariables(
-        decisions.x, decisions.g, decisions.decided, decisions.settled, arrive, finish, begin, message, makespan
-    )
+    return _JointVariables(*decisions, arrive, finish, begin, message, makespan)
 
 
-@dataclass(frozen=True)
-class _JointDecisions:
-    x: dict[int, Any]
-    g: dict[int, Any]
-    decided: frozenset[int] = frozenset()
-    settled: frozenset[int] = frozenset()
-
-
-def _decisions(model: Any, task: ModelTask, focus: Focus | None) -> _JointDecisions:
-    """Use and join literals; outside of the focus they are constants, and arcs that the plan does not use are left out."""
+def _decisions(
+    model: Any, task: ModelTask, focus: Focus | None
+) -> tuple[dict[int, Any], dict[int, Any], frozenset[int], frozenset[int]]:
+    """Use and join literals, and arcs for which each is constant; outside of the focus they are constants, and arcs that the plan does not use are left out."""
     q = task.quotient
     heads = q.head.tolist()
     if focus is None:
         x = {a: model.new_bool_var(f"x{a}") for a in range(q.num_arcs) if not q.source[heads[a]]}
         g = {a: model.new_bool_var(f"g{a}") for a, before in task.predecessor.items() if a in x and before in x}
-        return _JointDecisions(x, g)
+        return x, g, frozenset(), frozenset()
     kept = {arc for planned in focus.plan for arc in planned.arcs if heads[arc] not in focus.free}
     joined = {
         arc for planned in focus.plan for arc in planned.arcs if task.predecessor.get(arc, -1) in set(planned.arcs)
@@ -152,7 +144,7 @@ def _decisions(model: Any, task: ModelTask, focus: Focus | None) -> _JointDecisi
         elif a in joined:
             g[a] = always
             settled.add(a)
-    return _JointDecisions(x, g, frozenset(kept), frozenset(settled))
+    return x, g, frozenset(kept), frozenset(settled)
 
 
 def _every_wanted_state_is_entered_once(model: Any, task: ModelTask, v: _JointVariables) -> None:
