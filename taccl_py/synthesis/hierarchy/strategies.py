@@ -13,11 +13,11 @@ from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.hierarchy.alltoall import Shuttle, alltoall_messages, shuttle_us
 from taccl_py.synthesis.hierarchy.bundles import Bundles
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
-from taccl_py.synthesis.hierarchy.delegates import DelegateTimes, Delegation, delegate_messages, delegate_times, spreads
+from taccl_py.synthesis.hierarchy.delegates import Delegation, delegate_messages, delegate_times, spreads
 from taccl_py.synthesis.hierarchy.exchange import exchange_messages, exchange_stages
 from taccl_py.synthesis.hierarchy.gather import allgather_messages, by_piece, by_shard
-from taccl_py.synthesis.hierarchy.grid import GridTimes, LaneGrid, grid_messages, grid_times, grids
-from taccl_py.synthesis.hierarchy.halving import Halving, halving_messages, halvings
+from taccl_py.synthesis.hierarchy.grid import LaneGrid, grid_messages, grid_times, grids
+from taccl_py.synthesis.hierarchy.halving import halving_messages, halvings
 from taccl_py.synthesis.hierarchy.outline import PATHS, Outline, OutlineTimeline, insides, rounds_to_hear, timeline
 from taccl_py.synthesis.hierarchy.owners import NodeOwners
 from taccl_py.synthesis.hierarchy.params import PARAMS
@@ -27,18 +27,15 @@ from taccl_py.synthesis.hierarchy.rooted import (
     CIRCULANT,
     TREE,
     BroadcastVariant,
-    CourseTimes,
     broadcast_messages,
     course_times,
 )
 from taccl_py.synthesis.hierarchy.shards import shard_messages
-from taccl_py.synthesis.hierarchy.stages import Stage
 from taccl_py.synthesis.hierarchy.stripes import striped, stripes_pipeline
 from taccl_py.synthesis.hierarchy.sums import SumExchange
-from taccl_py.synthesis.hierarchy.taper import Taper, taper_messages, tapers
+from taccl_py.synthesis.hierarchy.taper import taper_messages, tapers
 from taccl_py.synthesis.hierarchy.triples import Triples, triple_messages
 from taccl_py.synthesis.templates.messages import TemplateMessages, TemplatePlan, end_of, in_turn, turned
-from taccl_py.synthesis.templates.pipeline import Pipeline
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.synthesis.uneven import usable_counts
 from taccl_py.topology.model import Topology
@@ -73,13 +70,13 @@ def strategies(demand: Demand, limits: Limits) -> Iterator[HierarchyStrategy]:
         return
     match demand.kind:
         case Kind.ALLGATHER:
-            yield from _gathers(demand, forth, reduce=False)
+            yield from _gathers(demand, forth)
             yield from _tapers(demand, forth, forth)
             yield from _triples(demand, forth, forth)
             yield from _bundles(demand, forth, limits)
             yield from _relays(demand, forth, limits)
         case Kind.REDUCESCATTER:
-            yield from _gathers(demand, back, reduce=True)
+            yield from _gathers(demand, back)
             yield from _tapers(demand, back, back)
             yield from _triples(demand, back, back)
             yield from _bundles(demand, back, limits)
@@ -151,50 +148,59 @@ def _spreads(cluster: LaneCluster, inside: str, widest: int) -> list[int]:
     return [lanes for lanes in PARAMS.lane_counts if cluster.width % lanes == 0 and lanes < 2 * widest]
 
 
-def _gathers(demand: Demand, cluster: LaneCluster, *, reduce: bool) -> Iterator[HierarchyStrategy]:
-    def write(outline: Outline, times: OutlineTimeline) -> TemplatePlan | None:
-        messages = allgather_messages(cluster, outline, times, by_shard(outline.pieces))
-        return _plan(sum(outline.pieces), messages, reduce=reduce)
-
+def _gathers(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrategy]:
     for outline, times in _outlines(demand, cluster):
-        yield HierarchyStrategy(times.end_us, partial(write, outline, times))
+        write = partial(allgather_messages, outline=outline, times=times, numbering=by_shard(outline.pieces))
+        yield _gathered(demand, times.end_us, sum(outline.pieces), write, cluster, cluster)
 
 
-def _plan(chunks_per_rank: int, messages: TemplateMessages | None, *, reduce: bool = False) -> TemplatePlan | None:
-    """The plan, turned around for sums; None where there are no messages."""
-    if messages is None:
-        return None
-    return TemplatePlan(chunks_per_rank, turned(messages, reduce=True) if reduce else messages)
+def _strategy(
+    estimate_us: float, chunks_per_rank: int, write: Callable[[], TemplateMessages | None], *, reduce: bool = False
+) -> HierarchyStrategy:
+    """Messages that are written out when they are asked for, turned around for sums."""
+
+    def plan() -> TemplatePlan | None:
+        messages = write()
+        if messages is None:
+            return None
+        return TemplatePlan(chunks_per_rank, turned(messages, reduce=True) if reduce else messages)
+
+    return HierarchyStrategy(estimate_us, plan)
 
 
 def _gathered(
     demand: Demand,
+    gather_us: float,
     chunks_per_rank: int,
-    messages: Callable[[LaneCluster], TemplateMessages | None],
+    write: Callable[[LaneCluster], TemplateMessages | None],
     forth: LaneCluster,
     back: LaneCluster,
-) -> TemplatePlan | None:
+) -> HierarchyStrategy:
     """The messages of an AllGather, those of one backwards for a ReduceScatter, or both in turn for an AllReduce."""
-    if demand.kind is not Kind.ALLREDUCE:
-        return _plan(chunks_per_rank, messages(forth), reduce=demand.kind is Kind.REDUCESCATTER)
-    spread, gathered = messages(back), messages(forth)
-    if spread is None or gathered is None:
-        return None
-    return _plan(chunks_per_rank, in_turn(turned(spread, reduce=True), gathered))
+
+    def both() -> TemplateMessages | None:
+        spread, gathered = write(back), write(forth)
+        if spread is None or gathered is None:
+            return None
+        return in_turn(turned(spread, reduce=True), gathered)
+
+    if demand.kind is Kind.ALLREDUCE:
+        return _strategy(2 * gather_us, chunks_per_rank, both)
+    return _strategy(gather_us, chunks_per_rank, partial(write, forth), reduce=demand.kind is Kind.REDUCESCATTER)
 
 
 def _both(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterator[HierarchyStrategy]:
     """AllReduce as ReduceScatter and AllGather."""
 
-    def write(outline: Outline, times: OutlineTimeline) -> TemplatePlan | None:
+    def write(cluster: LaneCluster, outline: Outline, times: OutlineTimeline) -> TemplateMessages | None:
         # Where lanes carry whole nodes, nodes that follow each other lie together; else what one lane carries does.
         nodes = outline.spread == forth.width and len(outline.pieces) == 1
         numbering = by_shard(outline.pieces) if nodes else by_piece(forth, outline.pieces)
-        messages = partial(allgather_messages, outline=outline, times=times, numbering=numbering)
-        return _gathered(demand, sum(outline.pieces), messages, forth, back)
+        return allgather_messages(cluster, outline, times, numbering)
 
     for outline, times in _outlines(demand, forth):
-        yield HierarchyStrategy(2 * times.end_us, partial(write, outline, times))
+        messages = partial(write, outline=outline, times=times)
+        yield _gathered(demand, times.end_us, sum(outline.pieces), messages, forth, back)
 
 
 def _triples(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterator[HierarchyStrategy]:
@@ -202,47 +208,34 @@ def _triples(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterator[
     if demand.chunks_per_rank not in (None, 1):
         return
     shard_bytes = demand.chunk_bytes(demand.collective(1))
-
-    def write(triples: Triples) -> TemplatePlan | None:
-        def messages(cluster: LaneCluster) -> TemplateMessages:
-            return triple_messages(cluster, triples, shard_bytes, by_shard((1,)))
-
-        return _gathered(demand, 1, messages, forth, back)
-
     free, limited = (Triples.of(forth, shard_bytes, most) for most in (None, demand.message_chunks))
     for triples in (free, limited):
         # Where so little goes together both are the same.
         if triples is not None and (triples is free or free is None or triples.end_us > free.end_us):
-            yield HierarchyStrategy((1 + (demand.kind is Kind.ALLREDUCE)) * triples.end_us, partial(write, triples))
+            write = partial(triple_messages, triples=triples, shard_bytes=shard_bytes, numbering=by_shard((1,)))
+            yield _gathered(demand, triples.end_us, 1, write, forth, back)
 
 
 def _exchanges(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterator[HierarchyStrategy]:
     """AllReduce by exchange of sums between nodes."""
-
-    def write(inside: str, pieces: tuple[int, ...], rows: list[list[Stage]]) -> TemplatePlan | None:
-        messages = exchange_messages(forth, back, inside, rows, by_piece(forth, pieces))
-        return _plan(sum(pieces), messages)
-
     shard_bytes = demand.chunk_bytes(demand.collective(1))
     for inside in insides(forth):
         for pieces in _pieces(demand):
             rows = exchange_stages(forth, inside, pieces, shard_bytes / sum(pieces))
             if rows:
                 end_us = max(stage.end_us for row in rows for stage in row)
-                yield HierarchyStrategy(end_us, partial(write, inside, pieces, rows))
+                write = partial(exchange_messages, forth, back, inside, rows, by_piece(forth, pieces))
+                yield _strategy(end_us, sum(pieces), write)
 
 
 def _halvings(demand: Demand, forth: LaneCluster, back: LaneCluster, limits: Limits) -> Iterator[HierarchyStrategy]:
     """AllReduce by halving and doubling in messages of unequal size."""
-
-    def write(halving: Halving) -> TemplatePlan | None:
-        return _plan(halving.chunks_per_rank, halving_messages(forth, back, halving))
-
     if not forth.site.linked_inside_nodes:
         return
     shard_bytes = demand.chunk_bytes(demand.collective(1))
     for halving in halvings(forth, insides(forth), shard_bytes, _counts(demand), limits):
-        yield HierarchyStrategy(halving.end_us, partial(write, halving))
+        write = partial(halving_messages, forth, back, halving)
+        yield _strategy(halving.end_us, halving.chunks_per_rank, write)
 
 
 def _counts(demand: Demand) -> tuple[int, ...]:
@@ -254,24 +247,17 @@ def _counts(demand: Demand) -> tuple[int, ...]:
 def _tapers(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterator[HierarchyStrategy]:
     """AllGather to one node after the other, ReduceScatter as that backwards, AllReduce as both."""
     shard_bytes = demand.chunk_bytes(demand.collective(1))
-
-    def write(taper: Taper) -> TemplatePlan | None:
-        messages = partial(taper_messages, taper=taper, shard_bytes=shard_bytes)
-        return _gathered(demand, taper.chunks_per_rank, messages, forth, back)
-
     for taper in tapers(forth, insides(forth), shard_bytes, _counts(demand)):
-        yield HierarchyStrategy((1 + (demand.kind is Kind.ALLREDUCE)) * taper.end_us, partial(write, taper))
+        write = partial(taper_messages, taper=taper, shard_bytes=shard_bytes)
+        yield _gathered(demand, taper.end_us, taper.chunks_per_rank, write, forth, back)
 
 
 def _grids(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrategy]:
     """AllReduce over a grid of nodes: all grids in one piece, and the most promising ones in several."""
 
-    def write(grid: LaneGrid, times: GridTimes) -> TemplatePlan | None:
-        return _plan(sum(grid.pieces), grid_messages(cluster, grid, times))
-
     def found(grid: LaneGrid) -> HierarchyStrategy:
         times = grid_times(cluster, grid, shard_bytes / sum(grid.pieces))
-        return HierarchyStrategy(times.end_us, partial(write, grid, times))
+        return _strategy(times.end_us, sum(grid.pieces), partial(grid_messages, cluster, grid, times))
 
     shard_bytes = demand.chunk_bytes(demand.collective(1))
     first, *others = [*_pieces(demand)] or [()]
@@ -283,37 +269,28 @@ def _grids(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrategy]:
 
 
 def _broadcasts(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrategy]:
-    def write(course: BroadcastVariant, times: CourseTimes) -> TemplatePlan | None:
-        messages = broadcast_messages(cluster, course, times, demand.root)
-        return _plan(sum(course.pieces) * cluster.width, messages)
-
-    def write_stripes(pipeline: Pipeline) -> TemplatePlan | None:
-        return _plan(pipeline.num_chunks, pipeline.messages())
-
     for inside in insides(cluster):
         # Between two nodes all are the same.
         for between in (CHAIN, TREE, CIRCULANT)[: 3 if len(cluster.nodes) > 2 else 1]:
             cuts = PARAMS.cuts if between == TREE else (*PARAMS.cuts, *PARAMS.chain_cuts)
             for pieces in _pieces(demand, cluster.width, cuts):
                 course = BroadcastVariant(between, inside, pieces)
-                chunk_bytes = demand.size_bytes / (sum(pieces) * cluster.width)
-                times = course_times(cluster, course, chunk_bytes, demand.root)
-                yield HierarchyStrategy(times.end_us, partial(write, course, times))
+                count = sum(pieces) * cluster.width
+                times = course_times(cluster, course, demand.size_bytes / count, demand.root)
+                write = partial(broadcast_messages, cluster, course, times, demand.root)
+                yield _strategy(times.end_us, count, write)
     for stripes in striped(cluster):
         pipeline = stripes_pipeline(cluster, stripes, demand.root, demand.size_bytes).best(demand.chunks_per_rank)
         if pipeline is not None:
-            yield HierarchyStrategy(pipeline.end_us, partial(write_stripes, pipeline))
+            yield _strategy(pipeline.end_us, pipeline.num_chunks, pipeline.messages)
     places = len(cluster.nodes[0])
     if demand.chunks_per_rank in (None, places) and striped(cluster):
         for inside in insides(cluster):
             messages = shard_messages(cluster, inside, demand.root, demand.size_bytes)
-            yield HierarchyStrategy(end_of(messages), partial(_plan, places, messages))
+            yield HierarchyStrategy(end_of(messages), partial(TemplatePlan, places, messages))
 
 
 def _shuttles(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrategy]:
-    def write(shuttle: Shuttle) -> TemplatePlan | None:
-        return _plan(1, alltoall_messages(cluster, shuttle, pair_bytes))
-
     if demand.chunks_per_rank not in (None, 1) or not cluster.is_even or not cluster.site.linked_inside_nodes:
         return
     pair_bytes = demand.chunk_bytes(demand.collective(1))
@@ -326,15 +303,12 @@ def _shuttles(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrateg
         # One message bit by bit is one message straight where a node has two lanes.
         if not doubling or cluster.width > 2:
             shuttle = Shuttle(behind, together, doubling)
-            yield HierarchyStrategy(shuttle_us(cluster, shuttle, pair_bytes), partial(write, shuttle))
+            write = partial(alltoall_messages, cluster, shuttle, pair_bytes)
+            yield _strategy(shuttle_us(cluster, shuttle, pair_bytes), 1, write)
 
 
 def _delegations(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrategy]:
     """AllToAll by delegates; lanes that serve all nodes themselves shuttle where every rank is one."""
-
-    def write(delegation: Delegation, times: DelegateTimes) -> TemplatePlan | None:
-        return _plan(1, delegate_messages(cluster, delegation, times))
-
     if demand.chunks_per_rank not in (None, 1) or max(map(len, cluster.nodes)) > PARAMS.most_delegate_ranks:
         return
     pair_bytes = demand.chunk_bytes(demand.collective(1))
@@ -346,15 +320,15 @@ def _delegations(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStra
         for together, inside in product(togethers, insides(cluster)):
             delegation = Delegation(spread, together, inside, inside)
             times = delegate_times(cluster, delegation, pair_bytes)
-            yield HierarchyStrategy(times.end_us, partial(write, delegation, times))
+            yield _strategy(times.end_us, 1, partial(delegate_messages, cluster, delegation, times))
 
 
 def _bundles(demand: Demand, cluster: LaneCluster, limits: Limits) -> Iterator[HierarchyStrategy]:
     """AllGather over sparse nodes, ReduceScatter as that backwards."""
     bundles = Bundles.of(cluster, limits.deadline().over) if demand.chunks_per_rank in (None, 1) else None
     if bundles is not None:
-        reduce = demand.kind is Kind.REDUCESCATTER
-        yield HierarchyStrategy(bundles.end_us, partial(_plan, 1, bundles.messages(), reduce=reduce))
+        messages = bundles.messages()
+        yield _strategy(bundles.end_us, 1, lambda: messages, reduce=demand.kind is Kind.REDUCESCATTER)
 
 
 def _is_small(demand: Demand, site: TemplateSite) -> bool:
@@ -369,12 +343,11 @@ def _relays(demand: Demand, cluster: LaneCluster, limits: Limits) -> Iterator[Hi
     if relays is not None:
         messages = relays.alltoall(demand.message_chunks) if demand.kind is Kind.ALLTOALL else relays.allgather()
         if messages is not None:
-            reduce = demand.kind is Kind.REDUCESCATTER
-            yield HierarchyStrategy(relays.end_us, partial(_plan, 1, messages, reduce=reduce))
+            yield _strategy(relays.end_us, 1, lambda: messages, reduce=demand.kind is Kind.REDUCESCATTER)
 
 
 def _sums(demand: Demand, cluster: LaneCluster, limits: Limits) -> Iterator[HierarchyStrategy]:
     """Small sums of sparse nodes."""
     exchange = SumExchange.of(cluster.site.topology, limits) if _is_small(demand, cluster.site) else None
     if exchange is not None:
-        yield HierarchyStrategy(exchange.end_us, partial(_plan, 1, exchange.messages(demand.topology.num_ranks)))
+        yield HierarchyStrategy(exchange.end_us, partial(TemplatePlan, 1, exchange.messages(demand.topology.num_ranks)))
