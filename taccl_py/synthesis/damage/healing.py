@@ -58,11 +58,13 @@ def _with_alike_nodes(topology: Topology, choose: _Choice) -> Topology | None:
 
 def link_images(whole: Topology, damaged: Topology) -> tuple[int | None, ...]:
     """For every link of the whole machine the one between the same ranks that is left, or None."""
-    found: list[int | None] = []
-    for index, link in enumerate(whole.links):
-        left = damaged.links_between.get((link.src, link.dst), ())
-        found.append(left[whole.lane[index] % len(left)] if left else None)
-    return tuple(found)
+    return tuple(same_lane(whole, index, damaged, link.src, link.dst) for index, link in enumerate(whole.links))
+
+
+def same_lane(whole: Topology, link: int, damaged: Topology, src: int, dst: int) -> int | None:
+    """Link between two ranks of a damaged machine on the lane of a link of the whole one, or of those that are left; None if none is."""
+    left = damaged.links_between.get((src, dst), ())
+    return left[whole.lane[link] % len(left)] if left else None
 
 
 def on_all_links(schedule: Schedule, topology: Topology) -> Schedule:

@@ -202,16 +202,10 @@ def _weighed(damage: Damage, limits: Limits, *, exchanging: bool, by_load: bool)
 def _class_of(damage: Damage, block: ChunkBlock, *, by_load: bool) -> tuple[object, ...]:
     """Blocks that meet the same damage have one weight, or only those that load it alike."""
     if not by_load:
-        met = {i for i in block.messages if damage.plan.messages[i].link in damage.changed}
-        links = damage.plan.topology.links
-        ends = {
-            rank
-            for i in met
-            for rank in (links[damage.plan.messages[i].link].src, links[damage.plan.messages[i].link].dst)
-        }
-        return block.group, tuple(
-            sorted(ends.intersection(damage.damaged_ranks)) if damage.damaged_ranks else sorted(met)[:1]
-        )
+        if damage.damaged_ranks:
+            return block.group, tuple(sorted(damage.met_ranks(block).intersection(damage.damaged_ranks)))
+        met = (i for i in block.messages if damage.plan.messages[i].link in damage.changed)
+        return block.group, tuple(sorted(met)[:1])
     uses: defaultdict[int, int] = defaultdict(int)
     for number in block.messages:
         link = damage.plan.messages[number].link

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from taccl_py.collective import Kind
 from taccl_py.schedule.ir import Schedule
-from taccl_py.synthesis.damage.healing import link_images
+from taccl_py.synthesis.damage.healing import link_images, same_lane
 from taccl_py.synthesis.damage.params import PARAMS
 from taccl_py.topology.model import Topology
 
@@ -123,11 +123,15 @@ class Damage:
             found = min(found, before / now if now else 1.0)
         return found
 
+    def met_ranks(self, block: ChunkBlock) -> set[int]:
+        """Ranks at both ends of the changed links that a block crosses."""
+        crossed = {self.plan.messages[number].link for number in block.messages} & self.changed
+        links = self.plan.topology.links
+        return {rank for link in crossed for rank in (links[link].src, links[link].dst)}
+
     def exchanges(self, block: ChunkBlock) -> Iterator[Exchange]:
         """Ways to let others stand in for the damaged ranks that a block meets; none where it meets none."""
-        links = self.plan.topology.links
-        met = {rank for i in block.messages if self.plan.messages[i].link in self.changed
-               for rank in (links[self.plan.messages[i].link].src, links[self.plan.messages[i].link].dst)}  # fmt: skip
+        met = self.met_ranks(block)
         avoided = [rank for rank in self.damaged_ranks if rank in met]
         topology = self.topology
         if self._by_lanes:
@@ -173,8 +177,7 @@ class Damage:
             if (src, dst) != (ends.src, ends.dst):
                 if dst == source and source in exchange:
                     continue
-                links = self.topology.links_between.get((src, dst), ())
-                image = links[self.plan.topology.lane[link] % len(links)] if links else None
+                image = same_lane(self.plan.topology, link, self.topology, src, dst)
             if image is None:
                 return None
             found.append((number, image))
@@ -206,8 +209,7 @@ class Damage:
             image: int | None = self.images[link]
             if not node_of[ends.src] == node_of[ends.dst] == home:
                 src, dst = exchange.get(ends.src, ends.src), exchange.get(ends.dst, ends.dst)
-                links = self.topology.links_between.get((src, dst), ())
-                image = links[self.plan.topology.lane[link] % len(links)] if links else None
+                image = same_lane(self.plan.topology, link, self.topology, src, dst)
             if image is None:
                 return None
             mapped.append((number, image))

@@ -20,7 +20,7 @@ from taccl_py.synthesis.demands.multicast import multicast_plans
 from taccl_py.synthesis.demands.packing import DemandPacking, packed_pieces
 from taccl_py.synthesis.demands.params import PARAMS
 from taccl_py.synthesis.demands.plan import DemandPlan, RoutedPiece, bundled, plan_of
-from taccl_py.synthesis.demands.staged import greedy_plans, milp_plans, steps_plans
+from taccl_py.synthesis.demands.staged import LISTED, PROGRAMMED, STEPPED, staged_plans
 from taccl_py.synthesis.demands.trees import TreeRouter, direct_edges
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
@@ -32,7 +32,7 @@ PlanFamily = tuple[str, Iterator[DemandPlan | DemandSchedule]]
 AUTO, BALANCE, MULTICAST, DIRECT, GREEDY, FLOW, TREES, STEPS, MILP, CP = DEMAND_ENGINES
 
 # Engines whose stages see pieces of a demand.
-_STAGES = {GREEDY: greedy_plans, MILP: milp_plans, STEPS: steps_plans}
+_STAGES = {GREEDY: LISTED, MILP: PROGRAMMED, STEPS: STEPPED}
 
 
 class PlanSearch(Protocol):
@@ -123,7 +123,7 @@ class PlanFamilies:
 
     def _staged(self, engine: str, limits: Limits) -> PlanFamily:
         """Plans of an engine of collectives on pieces."""
-        return engine, _STAGES[engine](self.topology, self.demand, self.classes, self.whole_us, limits)
+        return engine, staged_plans(self.topology, self.demand, self.classes, self.whole_us, limits, _STAGES[engine])
 
     def small(self, search: PlanSearch) -> Iterator[PlanFamily]:
         """Plans of engines of collectives where alphas are a large part of the time."""

@@ -38,45 +38,6 @@ from taccl_py.topology.model import Topology
 from taccl_py.work import count_work
 
 
-def greedy_plans(
-    topology: Topology, demand: DataDemand, classes: Sequence[ChunkClass], whole_us: float, limits: Limits
-) -> Iterator[DemandPlan]:
-    """Plans of list scheduling (`taccl_py.synthesis.greedy`) with more and more pieces."""
-    return _plans(
-        topology, demand, classes, whole_us, limits, _Method(_greedy, PARAMS.listed_pieces, PARAMS.most_listed)
-    )
-
-
-def milp_plans(
-    topology: Topology, demand: DataDemand, classes: Sequence[ChunkClass], whole_us: float, limits: Limits
-) -> Iterator[DemandPlan]:
-    """Plans of TACCL's routing program with more and more pieces.
-
-    Raises
-    ------
-    PackageMissing
-        If there is no linear solver.
-    """
-    return _plans(
-        topology, demand, classes, whole_us, limits, _Method(_milp, PARAMS.exact_pieces, PARAMS.most_literals)
-    )
-
-
-def steps_plans(
-    topology: Topology, demand: DataDemand, classes: Sequence[ChunkClass], whole_us: float, limits: Limits
-) -> Iterator[DemandPlan]:
-    """Plans in synchronous steps (SCCL's rounds) with more and more pieces.
-
-    Raises
-    ------
-    PackageMissing
-        If OR-tools is not installed.
-    """
-    return _plans(
-        topology, demand, classes, whole_us, limits, _Method(_steps, PARAMS.exact_pieces, PARAMS.most_literals)
-    )
-
-
 @dataclass(frozen=True)
 class _StagedPiece:
     """A piece of a class, and the rank at which it is completed if it is a sum."""
@@ -208,23 +169,56 @@ def _steps(half: _HalfModel, limits: Limits) -> list[Plan]:
 
 
 @dataclass(frozen=True)
-class _Method:
-    """A solver, the numbers of pieces of the largest class that it tries, and the pairs of pieces and links up to which it does."""
+class StagedMethod:
+    """A solver, the numbers of pieces of the largest class that it tries, and the pairs of pieces and links up to which it does.
+
+    Attributes
+    ----------
+    solve
+        Finds plans of a half, the best first.
+    counts
+        Numbers of pieces.
+    most_pairs
+        Pairs of pieces and links.
+    """
 
     solve: _Solve
     counts: tuple[int, ...]
     most_pairs: int
 
 
-def _plans(
+# List scheduling (`taccl_py.synthesis.greedy`), TACCL's routing program, and synchronous steps (SCCL's rounds).
+LISTED = StagedMethod(_greedy, PARAMS.listed_pieces, PARAMS.most_listed)
+PROGRAMMED = StagedMethod(_milp, PARAMS.exact_pieces, PARAMS.most_literals)
+STEPPED = StagedMethod(_steps, PARAMS.exact_pieces, PARAMS.most_literals)
+
+
+def staged_plans(
     topology: Topology,
     demand: DataDemand,
     classes: Sequence[ChunkClass],
     whole_us: float,
     limits: Limits,
-    method: _Method,
+    method: StagedMethod,
 ) -> Iterator[DemandPlan]:
-    """Plans with more and more pieces, while a model of them is small enough; the best of each number of pieces comes first."""
+    """Plans with more and more pieces, while a model of them is small enough; the best of each number of pieces comes first.
+
+    Parameters
+    ----------
+    topology, demand, classes
+        The machine, what is wanted, and its chunks by class.
+    whole_us
+        Lower bound.
+    limits
+        Time, and the user's interrupt.
+    method
+        Solver of halves.
+
+    Raises
+    ------
+    PackageMissing
+        If the method's solver is not installed.
+    """
     deadline = limits.deadline()
     far_us = _distances_us(topology)
     for count in method.counts:
