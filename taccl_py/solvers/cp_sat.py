@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -31,18 +30,16 @@ class SolverOutcome:
     ----------
     status
         See `Status`.
-    objective, bound
-        Of the objective, in its own unit; the objective is None without a solution.
-    seconds, work
-        Wall-clock time, and CP-SAT's deterministic time.
+    objective
+        In its own unit; None without a solution.
+    work
+        CP-SAT's deterministic time.
     value
         Value of a variable in the best solution.
     """
 
     status: Status
     objective: float | None
-    bound: float
-    seconds: float
     work: float
     value: Callable[[Any], int]
 
@@ -59,7 +56,7 @@ def import_cp_model() -> Any:
 
 
 def solve_cp(
-    model: Any, limits: Limits, on_progress: Callable[[float, float], None] | None = None, *, kind: str = "solver"
+    model: Any, limits: Limits, on_progress: Callable[[float], None] | None = None, *, kind: str = "solver"
 ) -> SolverOutcome:
     """Minimize a CpModel.
 
@@ -70,7 +67,7 @@ def solve_cp(
     limits
         When to stop.
     on_progress
-        Called with (objective, bound) at every better solution.
+        Called with the objective at every better solution.
     kind
         Kind of work that this is; see `taccl_py.work.WorkRates`.
     """
@@ -92,10 +89,9 @@ def solve_cp(
     class Watcher(cp_model.CpSolverSolutionCallback):  # type: ignore[misc,name-defined]
         def on_solution_callback(self) -> None:
             if on_progress is not None:
-                on_progress(self.objective_value, self.best_objective_bound)
+                on_progress(self.objective_value)
 
     statuses: list[int] = []
-    start = time.monotonic()
 
     def solve() -> None:
         try:
@@ -118,8 +114,6 @@ def solve_cp(
     return SolverOutcome(
         status,
         solver.objective_value if found else None,
-        solver.best_objective_bound,
-        time.monotonic() - start,
         float(solver.response_proto.deterministic_time),
         lambda variable: int(solver.value(variable)),
     )

@@ -207,9 +207,9 @@ class Search:
         """Limits of one solve: a part of the time left, and an amount of work."""
         return replace(self.limits.within(self.deadline.left * part, work))
 
-    def progress(self) -> Callable[[float, float], None]:
+    def progress(self) -> Callable[[float], None]:
         """Return a callback that reports a solver's objective in microseconds."""
-        return lambda objective, _bound: self.events.incumbent(objective / self.grid.units_per_us)
+        return lambda objective: self.events.incumbent(objective / self.grid.units_per_us)
 
     def stage(self, name: str) -> AbstractContextManager[None]:
         """Time a stage and announce it."""

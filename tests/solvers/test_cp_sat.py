@@ -8,7 +8,7 @@ from ortools.sat.python import cp_model
 from taccl_py.errors import PackageMissing
 from taccl_py.solvers.cp_sat import Status, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
-from tests.patience import assert_took, ends_within
+from tests.patience import ends_within
 
 
 def knapsack():
@@ -45,9 +45,8 @@ def test_an_optimum_is_found_and_proved():
     model, items = knapsack()
     outcome = solve_cp(model, Limits(seconds=20.0))
     assert outcome.status is Status.OPTIMAL
-    assert outcome.objective == outcome.bound == -8.0
+    assert outcome.objective == -8.0
     assert [outcome.value(item) for item in items] == [0, 1, 1]
-    assert outcome.seconds < 20.0
 
 
 def test_a_contradiction_is_infeasible_and_has_no_objective():
@@ -58,22 +57,20 @@ def test_a_contradiction_is_infeasible_and_has_no_objective():
     assert outcome.objective is None
 
 
-def test_progress_tells_every_better_objective_and_a_bound_below_it():
+def test_progress_tells_every_better_objective():
     told = []
     model, _ = job_shop()
-    outcome = solve_cp(model, Limits(work=0.2), lambda objective, bound: told.append((objective, bound)))
-    objectives = [objective for objective, _ in told]
-    assert objectives == sorted(set(objectives), reverse=True)
-    assert objectives[-1] == outcome.objective
-    assert all(bound <= objective for objective, bound in told)
+    outcome = solve_cp(model, Limits(work=0.2), told.append)
+    assert told == sorted(set(told), reverse=True)
+    assert told[-1] == outcome.objective
 
 
-def test_a_time_limit_leaves_the_best_solution_and_a_bound():
+def test_a_time_limit_leaves_the_best_solution():
     model, makespan = job_shop()
-    outcome = solve_cp(model, Limits(seconds=0.5))
+    with ends_within(5):
+        outcome = solve_cp(model, Limits(seconds=0.5))
     assert outcome.status is Status.FEASIBLE
-    assert outcome.bound < outcome.objective == outcome.value(makespan)
-    assert_took(outcome.seconds, 5)
+    assert outcome.objective == outcome.value(makespan)
 
 
 def test_a_work_limit_ends_at_the_same_point_every_time_with_the_same_seed():
@@ -82,7 +79,7 @@ def test_a_work_limit_ends_at_the_same_point_every_time_with_the_same_seed():
         outcome = solve_cp(model, Limits(work=0.1, seed=seed))
         assert outcome.status is Status.FEASIBLE
         starts = [outcome.value(model.get_int_var_from_proto_index(i)) for i in range(20)]
-        return outcome.objective, outcome.bound, outcome.work, starts
+        return outcome.objective, outcome.work, starts
 
     first = solved(1)
     assert first == solved(1)

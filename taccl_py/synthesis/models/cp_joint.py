@@ -66,7 +66,7 @@ def solve_joint(
     task: ModelTask,
     limits: Limits,
     hint: Plan | None,
-    on_progress: Callable[[float, float], None] | None = None,
+    on_progress: Callable[[float], None] | None = None,
     focus: Focus | None = None,
     policy: PolicyTerms | None = None,
 ) -> tuple[Plan | None, SolverOutcome]:
@@ -197,7 +197,6 @@ def _messages_are_pieces_back_to_back(model: Any, task: ModelTask, v: _JointVari
 class _Piece:
     """Use of a link or port by an arc: its interval and when that begins and ends, its length, and what is saved of that if it is joined."""
 
-    arc: int
     interval: Any
     begin: Any
     end: Any
@@ -226,20 +225,20 @@ def _pieces(model: Any, task: ModelTask, v: _JointVariables) -> dict[int, dict[i
         for resource, units, more in zip(q.resources[a], grid.occupancy[a], grid.added[a], strict=True):
             saved = 0 if joined is None else units - more
             if (units, more) == (whole, grid.beta[a]):
-                piece = _Piece(a, main, begin, finish, units, saved)
+                piece = _Piece(main, begin, finish, units, saved)
             elif joined is None or a in v.settled:
                 start = begin
                 if joined is not None:
                     place(task.predecessor[a])
                     start = users[resource][task.predecessor[a]].end
                 interval = model.new_optional_fixed_size_interval_var(start, units - saved, used, f"port{a}")
-                piece = _Piece(a, interval, start, start + units - saved, units, saved)
+                piece = _Piece(interval, start, start + units - saved, units, saved)
             else:
                 start, end = (
                     model.new_int_var(0, task.upper + units, f"{name}{a},{resource}") for name in ("from", "to")
                 )
                 interval = model.new_optional_interval_var(start, units - saved * joined, end, used, f"port{a}")
-                piece = _Piece(a, interval, start, end, units, saved)
+                piece = _Piece(interval, start, end, units, saved)
             users.setdefault(resource, {})[a] = piece
 
     depths = {a: _depth(task.predecessor, v.settled, a) if a in v.settled else 0 for a in v.x}

@@ -32,7 +32,7 @@ def fewest_steps(task: ModelTask) -> int:
 
 
 def solve_steps(
-    task: ModelTask, num_steps: int, limits: Limits, on_progress: Callable[[float, float], None] | None = None
+    task: ModelTask, num_steps: int, limits: Limits, on_progress: Callable[[float], None] | None = None
 ) -> tuple[Plan | None, SolverOutcome]:
     """Best plan of `num_steps` steps, or None, and how the search ended.
 

@@ -228,10 +228,9 @@ class _TreeProgram:
 
 @dataclass(frozen=True)
 class _TreeOffer:
-    """A tree, its price, and a lower bound on the price of every tree of its root."""
+    """A tree, and a lower bound on the price of every tree of its root."""
 
     tree: SpanningTree
-    price: float
     least: float
 
 
@@ -270,7 +269,7 @@ class TreeFinder:
         price = float(lengths[tree.used()].sum())
         # Another tree may be cheaper by what its hops cost more.
         return _TreeOffer(
-            tree, price, price - hop_price * (self._most_hops[root] - float(hops[network.src[tree.used()]].sum()))
+            tree, price - hop_price * (self._most_hops[root] - float(hops[network.src[tree.used()]].sum()))
         )
 
 
