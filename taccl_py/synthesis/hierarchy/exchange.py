@@ -55,9 +55,8 @@ def exchange_messages(
     messages: list[TemplateMessage] = []
     for piece, (adding, *meeting, handing) in enumerate(rows):
         held = _parts(cluster, piece, numbering)
-        none = Stage((), INSIDE, ())
-        inward = hand_out(back, inside, held, Stage(adding.step_us[::-1], INSIDE, ()), none)
-        outward = hand_out(cluster, inside, held, handing, none)
+        inward = hand_out(back, inside, held, Stage(adding.step_us[::-1], INSIDE, ()))
+        outward = hand_out(cluster, inside, held, handing)
         if inward is None or outward is None:
             return None
         messages += shifted(turned(tuple(inward), reduce=True), adding.start_us)

@@ -76,12 +76,13 @@ def _starts(pieces: Sequence[int]) -> list[int]:
 
 
 def hand_out(
-    cluster: LaneCluster, inside: str, held: Mapping[int, tuple[int, ...]], near: Stage, far: Stage
+    cluster: LaneCluster, inside: str, held: Mapping[int, tuple[int, ...]], *stages: Stage
 ) -> list[TemplateMessage] | None:
-    """Everything that ranks hold to all others of their nodes, in the steps of two stages; None if there is no path."""
-    starts = [*zip(near.starts_us(), near.step_us, strict=True), *zip(far.starts_us(), far.step_us, strict=True)]
+    """Everything that ranks hold to all others of their nodes, in the steps of some stages; None if there is no path."""
+    starts = [step for stage in stages for step in zip(stage.starts_us(), stage.step_us, strict=True)]
     if inside == PATHS:
-        flooded = flood(cluster.site.inside, cluster.nodes, {rank: held.get(rank, ()) for rank in _all(cluster)})
+        everyone = range(cluster.site.topology.num_ranks)
+        flooded = flood(cluster.site.inside, cluster.nodes, {rank: held.get(rank, ()) for rank in everyone})
         if flooded is None:
             return None
         first, last = starts[0][0], max(starts[-1][0] + starts[-1][1], starts[0][0])
@@ -93,10 +94,6 @@ def hand_out(
             if m.chunks
         ]
     return list(chain.from_iterable(_in_node(ranks, inside, held, starts) for ranks in cluster.nodes))
-
-
-def _all(cluster: LaneCluster) -> range:
-    return range(cluster.site.topology.num_ranks)
 
 
 def _in_node(

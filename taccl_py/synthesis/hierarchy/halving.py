@@ -468,13 +468,12 @@ class _HalvingWriter:
             for node, carriers in enumerate(self._cluster.carriers)
             for lane, rank in enumerate(carriers)
         }
-        none = Stage((), INSIDE, ())
         inside = self._halving.shape.inside
         if inward:
-            found = hand_out(self._back, inside, held, Stage(self._steps(stage)[::-1], INSIDE, ()), none)
+            found = hand_out(self._back, inside, held, Stage(self._steps(stage)[::-1], INSIDE, ()))
             messages = None if found is None else shifted(turned(tuple(found), reduce=True), stage.start_us)
         else:
-            found = hand_out(self._cluster, inside, held, Stage(self._steps(stage), INSIDE, (), stage.start_us), none)
+            found = hand_out(self._cluster, inside, held, Stage(self._steps(stage), INSIDE, (), stage.start_us))
             messages = None if found is None else tuple(found)
         self.messages += messages or ()
         return messages is not None

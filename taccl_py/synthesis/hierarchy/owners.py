@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from operator import attrgetter
 
 import numpy as np
 
@@ -134,7 +135,7 @@ class NodeOwners:
                     parts.append(tuple(range(at, at + part)))
                     at += part
                 found += self._of_piece(piece, lane, parts)
-        return TemplatePlan(count, tuple(sorted(found, key=_begin)))
+        return TemplatePlan(count, tuple(sorted(found, key=attrgetter("start"))))
 
     def _of_piece(self, piece: int, lane: int, parts: Sequence[tuple[int, ...]]) -> Iterator[TemplateMessage]:
         """Messages of a piece of a lane, whose parts are the owners'."""
@@ -191,7 +192,3 @@ def _usage(topology: Topology, collector: Sequence[Sequence[int]], owner: int) -
         for ends in (pair, pair[::-1]):
             used[topology.links_between[ends][0]] += 1 / len(collector[0])
     return used
-
-
-def _begin(message: TemplateMessage) -> float:
-    return message.start

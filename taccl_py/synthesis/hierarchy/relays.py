@@ -74,7 +74,7 @@ class Relays:
 
     def allgather(self) -> TemplateMessages:
         """AllGather of one chunk of each rank."""
-        writer = _RelayWriter(self.passage.net.topology, _shard)
+        writer = _RelayWriter(self.passage.net.topology, lambda piece, _: piece.src)
         for src in self._nodes[0]:
             own = self._visits({src: 0.0})
             for rank, visit in own.items():
@@ -85,7 +85,7 @@ class Relays:
 
     def alltoall(self, message_chunks: int) -> TemplateMessages | None:
         """AllToAll of one chunk for each pair of ranks; None if a message would carry more chunks than it can."""
-        writer = _RelayWriter(self.passage.net.topology, _pair)
+        writer = _RelayWriter(self.passage.net.topology, lambda piece, ranks: piece.src * ranks + piece.dst)
         behind = {relay: self._visits({self._end(relay): self._arrival_us(relay)}) for relay in self.chosen}
         carried: Counter[Relay] = Counter()
         for src in self._nodes[0]:
@@ -177,14 +177,6 @@ class RelayPiece:
 
     src: int
     dst: int
-
-
-def _shard(piece: RelayPiece, _num_ranks: int) -> int:
-    return piece.src
-
-
-def _pair(piece: RelayPiece, num_ranks: int) -> int:
-    return piece.src * num_ranks + piece.dst
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -211,15 +211,11 @@ def broadcast_messages(
                 for src, dst, chunks in zip(*ends, parts, strict=True):
                     messages.append(TemplateMessage(src, dst, chunks, stage.start_us, stage.end_us))
                 held = dict(zip(ends[1], parts, strict=True))
-                handed = hand_out(cluster, course.inside, held, times.hand[number][place + 1], _none())
+                handed = hand_out(cluster, course.inside, held, times.hand[number][place + 1])
                 if handed is None:
                     return None
                 messages += handed
     return tuple(sorted(messages, key=lambda message: message.start))
-
-
-def _none() -> Stage:
-    return Stage((), INSIDE, ())
 
 
 def _dealt(
@@ -239,7 +235,7 @@ def _dealt(
     deal, carriers = times.deal[number], cluster.carriers[home]
     if course.inside == PATHS:
         everything = tuple(chunk for part in parts for chunk in part)
-        return hand_out(cluster, PATHS, {root: everything}, deal, _none())
+        return hand_out(cluster, PATHS, {root: everything}, deal)
     others = [rank for rank in cluster.nodes[home] if rank != root]
     helper = others[number % len(others)] if others and course.inside == DIRECT else root
     held: dict[int, tuple[int, ...]] = {}
@@ -251,5 +247,5 @@ def _dealt(
         if target != root:
             messages.append(TemplateMessage(root, target, parts[lane], start, deal.end_us))
         held[target] = held.get(target, ()) + parts[lane]
-    handed = hand_out(cluster, course.inside, held, times.hand[number][0], _none()) or []
+    handed = hand_out(cluster, course.inside, held, times.hand[number][0]) or []
     return messages + [message for message in handed if message.dst != root]

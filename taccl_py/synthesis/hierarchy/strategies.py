@@ -38,7 +38,6 @@ from taccl_py.synthesis.hierarchy.triples import Triples, triple_messages
 from taccl_py.synthesis.templates.messages import TemplateMessages, TemplatePlan, end_of, in_turn, turned
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.synthesis.uneven import usable_counts
-from taccl_py.topology.model import Topology
 from taccl_py.units import MAX_CHUNK_COPIES
 
 
@@ -65,7 +64,10 @@ def strategies(demand: Demand, limits: Limits) -> Iterator[HierarchyStrategy]:
     """
     topology = demand.topology
     shard_bytes = demand.chunk_bytes(demand.collective(1))
-    forth, back = (_cluster(demand, machine, shard_bytes) for machine in (topology, topology.reversed()))
+    forth, back = (
+        LaneCluster.of(TemplateSite(machine, shard_bytes, demand.message_chunks))
+        for machine in (topology, topology.reversed())
+    )
     if forth is None or back is None:
         return
     match demand.kind:
@@ -110,10 +112,6 @@ def owner_strategies(demand: Demand) -> list[HierarchyStrategy]:
         if pieces <= most
     ]
     return sorted(found, key=lambda strategy: strategy.estimate_us)[: PARAMS.most_owner_plans]
-
-
-def _cluster(demand: Demand, topology: Topology, shard_bytes: float) -> LaneCluster | None:
-    return LaneCluster.of(TemplateSite(topology, shard_bytes, demand.message_chunks))
 
 
 def _pieces(demand: Demand, unit: int = 1, known: Sequence[tuple[int, ...]] = PARAMS.cuts) -> Iterator[tuple[int, ...]]:

@@ -96,7 +96,7 @@ def taper_messages(cluster: LaneCluster, taper: Taper, shard_bytes: float) -> Te
                 held[dst] = tuple(range(src * count + leg.low, src * count + leg.high))
                 if leg.back:
                     messages.append(TemplateMessage(src, dst, held[dst], leg.across.start_us, leg.across.end_us))
-        handed = hand_out(cluster, taper.inside, held, leg.handed, Stage((), INSIDE, ()))
+        handed = hand_out(cluster, taper.inside, held, leg.handed)
         if handed is None:
             return None
         messages += handed
