@@ -7,7 +7,7 @@ other transfers: for the one that brings the piece or, where data is summed, for
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from taccl_py.synthesis.trees.network import CapacityNetwork
@@ -86,11 +86,11 @@ def gather_transfers(
         order = downwards(network, tree.links.tolist(), network.roots[tree.root])
         for cut in range(cuts):
             piece = number % tree_set.parts * cuts + cut
-            sums_of_piece = tuple(arrivals.get((tree.root, piece), ()))
-            transfers += [
-                PieceTransfer(tree.root, piece, link, reduce=False, after=after, ahead=cut / cuts)
-                for link, after in outwards(network, order, len(transfers), sums_of_piece)
-            ]
+            brought_by = {network.roots[tree.root]: tuple(arrivals.get((tree.root, piece), ()))}
+            for link in order:
+                after = brought_by[int(network.src[link])]
+                brought_by[int(network.dst[link])] = (len(transfers),)
+                transfers.append(PieceTransfer(tree.root, piece, link, reduce=False, after=after, ahead=cut / cuts))
     sketch = network.problem.sketch
     return _own_first(network, transfers) if sketch is not None and sketch.own_first else transfers
 
@@ -133,10 +133,14 @@ def reduce_transfers(
         order = downwards(backward, tree.links.tolist(), network.roots[tree.root])
         for cut in range(cuts):
             piece = number % tree_set.parts * cuts + cut
-            transfers += [
-                PieceTransfer(tree.root, piece, turned[link], reduce=True, after=after, ahead=cut / cuts)
-                for link, after in inwards(backward, order, len(transfers))
-            ]
+            brought_by: dict[int, list[int]] = {}
+            for link in reversed(order):
+                parent, child = int(backward.src[link]), int(backward.dst[link])
+                after = tuple(brought_by.get(child, ()))
+                brought_by.setdefault(parent, []).append(len(transfers))
+                transfers.append(
+                    PieceTransfer(tree.root, piece, turned[link], reduce=True, after=after, ahead=cut / cuts)
+                )
     return transfers
 
 
@@ -153,34 +157,6 @@ def downwards(network: CapacityNetwork, links: list[int], root: int) -> list[int
             order.append(link)
             front.append(int(network.dst[link]))
     return order
-
-
-def outwards(
-    network: CapacityNetwork, order: Sequence[int], first: int, after: tuple[int, ...] = ()
-) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Links of a tree `downwards` with the transfers that each waits for, which are numbered from the first one on.
-
-    Parameters
-    ----------
-    network, order
-        The machine, and the links.
-    first
-        Number of the first transfer.
-    after
-        What transfers from the root wait for.
-    """
-    brought_by: dict[int, tuple[int, ...]] = {}
-    for number, link in enumerate(order, first):
-        yield link, brought_by.get(int(network.src[link]), after)
-        brought_by[int(network.dst[link])] = (number,)
-
-
-def inwards(network: CapacityNetwork, order: Sequence[int], first: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Links of a tree `downwards` from the last one on, to be turned around, with the transfers that each waits for; see `outwards`."""
-    brought_by: dict[int, list[int]] = {}
-    for number, link in enumerate(reversed(order), first):
-        yield link, tuple(brought_by.get(int(network.dst[link]), ()))
-        brought_by.setdefault(int(network.src[link]), []).append(number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +197,13 @@ def piece_transfers(
     order: list[int] = []
     for piece in sorted(number, key=lambda piece: (piece.tree, piece.cut)):
         tree = trees[piece.tree]
+        root = network.roots[tree.root]
         if not piece.cut:
-            order = downwards(network, tree.links.tolist(), network.roots[tree.root])
-        ahead = piece.cut / cuts[piece.tree]
-        transfers += [
-            PieceTransfer(tree.root, number[piece], link, reduce=False, after=after, ahead=ahead)
-            for link, after in outwards(network, order, len(transfers))
-        ]
+            order = downwards(network, tree.links.tolist(), root)
+        brought_by: dict[int, tuple[int, ...]] = {root: ()}
+        for link in order:
+            after = brought_by[int(network.src[link])]
+            brought_by[int(network.dst[link])] = (len(transfers),)
+            ahead = piece.cut / cuts[piece.tree]
+            transfers.append(PieceTransfer(tree.root, number[piece], link, reduce=False, after=after, ahead=ahead))
     return transfers
