@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from taccl_py.collective import Collective
-from taccl_py.schedule.blocks import ChunkBlocks
 from taccl_py.schedule.dispatch import Dispatch, Use
 from taccl_py.schedule.ir import Message, Schedule, block_borders, rounding_us
-from taccl_py.schedule.layout import UntimedMessage, choose_scratch, contiguous_runs
+from taccl_py.schedule.layout import ChunkBlocks, UntimedMessage, choose_scratch, contiguous_runs
 from taccl_py.topology.model import Topology
 from taccl_py.work import count_work
 

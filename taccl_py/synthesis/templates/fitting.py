@@ -9,9 +9,8 @@ from functools import partial
 from itertools import chain
 
 from taccl_py.collective import Collective, Kind
-from taccl_py.schedule.blocks import ChunkBlocks
 from taccl_py.schedule.ir import Message, Schedule
-from taccl_py.schedule.layout import Scratch, UntimedMessage, choose_scratch, contiguous_runs
+from taccl_py.schedule.layout import ChunkBlocks, Scratch, UntimedMessage, choose_scratch, contiguous_runs
 from taccl_py.schedule.timing import PlanDependences, dispatch_untimed
 from taccl_py.solvers.limits import Over, never, until
 from taccl_py.synthesis.engine import Demand
