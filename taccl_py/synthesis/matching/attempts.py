@@ -24,7 +24,6 @@ from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.matching.exchange import exchange
 from taccl_py.synthesis.matching.fabric import Fabric
 from taccl_py.synthesis.matching.flood import ChunkPriority, FloodRule, flood
-from taccl_py.synthesis.matching.growth import GrownMessage
 from taccl_py.synthesis.matching.params import PARAMS
 from taccl_py.synthesis.matching.regrow import RegrowTask, regrown
 from taccl_py.synthesis.params import COMMON
@@ -173,7 +172,7 @@ def _routed(demand: Demand, topology: Topology, attempt: MatchingVariant, over: 
     collective = Collective(ROUTED[demand.kind], topology.num_ranks, attempt.cuts, demand.root)
     chunk_bytes = demand.chunk_bytes(demand.collective(attempt.cuts))
     fabric = Fabric.of(topology, chunk_bytes)
-    grown: Sequence[GrownMessage] | None
+    grown: Sequence[Message] | None
     if collective.kind is Kind.ALLTOALL:
         grown = exchange(fabric, attempt.cuts, range(topology.num_ranks))
     else:
@@ -187,14 +186,11 @@ def _routed(demand: Demand, topology: Topology, attempt: MatchingVariant, over: 
     return _scheduled(topology, collective, chunk_bytes, grown)
 
 
-def _scheduled(
-    topology: Topology, collective: Collective, chunk_bytes: float, grown: Sequence[GrownMessage]
-) -> Schedule:
+def _scheduled(topology: Topology, collective: Collective, chunk_bytes: float, grown: Sequence[Message]) -> Schedule:
     relayed: list[set[int]] = [set() for _ in range(topology.num_ranks)]
     if collective.kind is Kind.ALLTOALL:
         for message in grown:
             dst = topology.links[message.link].dst
             relayed[dst].update(chunk for chunk in message.chunks if collective.wanted[chunk] != (dst,))
-    messages = tuple(Message(message.link, message.chunks, message.start_us, message.end_us) for message in grown)
     scratch = tuple(tuple(sorted(chunks)) for chunks in relayed)
-    return Schedule(topology, collective, chunk_bytes, messages, scratch)
+    return Schedule(topology, collective, chunk_bytes, tuple(grown), scratch)
