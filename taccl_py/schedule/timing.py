@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from taccl_py.collective import Collective
-from taccl_py.schedule.dispatch import Dispatch, Use
+from taccl_py.schedule.dispatch import Dispatch, OccupationTimes
 from taccl_py.schedule.ir import Message, Schedule, block_borders, rounding_us
 from taccl_py.schedule.layout import ChunkBlocks, UntimedMessage, choose_scratch, contiguous_runs
 from taccl_py.topology.model import Topology
@@ -197,14 +197,7 @@ class _ScheduleClock:
         topology, untimed = plan.topology, plan.untimed
         count_work("timed", sum(len(message.chunks) for message in untimed))
         self.plan = plan
-        # Many messages are alike.
-        known: dict[tuple[int, float], _Lasting] = {}
-        self.lasting: list[_Lasting] = []
-        for message, size in zip(untimed, sizes_bytes, strict=True):
-            lasting = known.get((message.link, size))
-            if lasting is None:
-                lasting = known[message.link, size] = _Lasting.of(topology, message.link, size)
-            self.lasting.append(lasting)
+        self.times = OccupationTimes(topology, zip((message.link for message in untimed), sizes_bytes, strict=True))
         self.free_us = [0.0] * topology.num_resources
         self.start_us = [0.0] * len(untimed)
         self.end_us = [0.0] * len(untimed)
@@ -217,7 +210,7 @@ class _ScheduleClock:
     def earliest(self, i: int, ready_us: float) -> float:
         """Earliest start of a message that is ready then: its link and ports are free."""
         start = ready_us
-        for resource, _ in self.lasting[i].uses:
+        for resource, _ in self.times.uses[i]:
             free_us = self.free_us[resource]
             if free_us > start:
                 start = free_us
@@ -225,11 +218,10 @@ class _ScheduleClock:
 
     def send(self, i: int, start: float) -> None:
         """Send a message."""
-        lasting = self.lasting[i]
-        for resource, occupied_us in lasting.uses:
+        for resource, occupied_us in self.times.uses[i]:
             self.free_us[resource] = start + occupied_us
         self.start_us[i] = start
-        self.end_us[i] = start + lasting.message_us
+        self.end_us[i] = start + self.times.message_us[i]
 
     def send_in_order(self) -> None:
         """Send all in the plan's order."""
@@ -251,7 +243,7 @@ class _ScheduleClock:
         order = self.plan.order if as_planned else self._longest_first()
         deliveries = self.plan.deliveries
         links = [message.link for message in self.plan.untimed]
-        uses, message_us = [each.uses for each in self.lasting], [each.message_us for each in self.lasting]
+        uses, message_us = self.times.uses, self.times.message_us
         self.start_us = Dispatch(
             self.plan.topology.num_resources, links, uses, message_us, deliveries, order
         ).starts_us()
@@ -261,7 +253,7 @@ class _ScheduleClock:
     def _longest_first(self) -> list[int]:
         """All messages, those with the longest path to go first."""
         deliveries = self.plan.deliveries
-        path_us = [lasting.message_us for lasting in self.lasting]
+        path_us = list(self.times.message_us)
         behind_us = [0.0] * len(path_us)
         for i in reversed(self.plan.order):
             path_us[i] += behind_us[i]
@@ -269,19 +261,3 @@ class _ScheduleClock:
                 if path_us[i] > behind_us[j]:
                     behind_us[j] = path_us[i]
         return sorted(range(len(path_us)), key=lambda i: (-path_us[i], i))
-
-
-@dataclass(frozen=True, slots=True)
-class _Lasting:
-    """Times for which a message occupies its link and each of its ports, and until it arrives."""
-
-    uses: tuple[Use, ...]
-    message_us: float
-
-    @staticmethod
-    def of(topology: Topology, link: int, size_bytes: float) -> _Lasting:
-        """Of a size on a link."""
-        uses = tuple(
-            (resource, topology.occupancy_us(resource, size_bytes)) for resource in topology.resources_of[link]
-        )
-        return _Lasting(uses, topology.message_us(link, size_bytes))
