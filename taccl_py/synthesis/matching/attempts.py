@@ -15,8 +15,7 @@ from types import TracebackType
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Message, Schedule
-from taccl_py.schedule.timing import dispatch_messages
-from taccl_py.schedule.transform import allreduce, combining, untimed_messages
+from taccl_py.schedule.transform import allreduce, combining, dispatched
 from taccl_py.solvers.cluster import cluster_workers
 from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.solvers.processes import Workers, start_workers
@@ -147,14 +146,7 @@ def _carry_out_there(pickled: bytes, attempt: MatchingVariant, limits: Limits) -
 def carry_out(demand: Demand, attempt: MatchingVariant, over: Callable[[], bool]) -> Schedule | None:
     """Schedule of one attempt, or None if time was over before."""
     found = _matched(demand, attempt, over)
-    return reordered(found) if found is not None and len(found.messages) <= attempt.most_reordered else found
-
-
-def reordered(schedule: Schedule) -> Schedule:
-    """The same deliveries in the order of the longest path still to go, if that is faster."""
-    messages = dispatch_messages(schedule.topology, schedule.chunk_bytes, untimed_messages(schedule))
-    other = replace(schedule, messages=messages)
-    return other if other.makespan_us < schedule.makespan_us else schedule
+    return dispatched(found) if found is not None and len(found.messages) <= attempt.most_reordered else found
 
 
 def _matched(demand: Demand, attempt: MatchingVariant, over: Callable[[], bool]) -> Schedule | None:

@@ -25,9 +25,10 @@ from taccl_py.collective import COMBINING, Collective, Kind
 from taccl_py.errors import InputError, LimitReached
 from taccl_py.schedule.group import MOST_EXPANDED
 from taccl_py.schedule.ir import Schedule
+from taccl_py.schedule.transform import dispatched
 from taccl_py.synthesis.bounds import Bound, require_ways
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
-from taccl_py.synthesis.matching.attempts import ROUTED, Attempts, MatchingVariant, reordered
+from taccl_py.synthesis.matching.attempts import ROUTED, Attempts, MatchingVariant
 from taccl_py.synthesis.matching.background_bound import BackgroundBound
 from taccl_py.synthesis.matching.fabric import Fabric
 from taccl_py.synthesis.matching.least import least_us
@@ -102,7 +103,7 @@ class _MatchingRun:
         may_improve = best is not None and not self._is_enough(best) and not self._over()
         if best is not None and may_improve and len(best.messages) <= PARAMS.most_reordered:
             with self._stage("order"):
-                best = reordered(best)
+                best = dispatched(best)
         if best is None:
             raise LimitReached("no schedule was found; give more time with --time-limit")
         proof = Proof.of(best.makespan_us, self.bound)
