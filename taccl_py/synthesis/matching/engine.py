@@ -29,7 +29,7 @@ from taccl_py.schedule.transform import dispatched
 from taccl_py.synthesis.bounds import Bound, require_ways
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.matching.attempts import ROUTED, Attempts, MatchingVariant
-from taccl_py.synthesis.matching.background_bound import BackgroundBound
+from taccl_py.synthesis.matching.background_bound import bound_beside, bound_of
 from taccl_py.synthesis.matching.fabric import Fabric
 from taccl_py.synthesis.matching.least import least_us
 from taccl_py.synthesis.matching.owners import owner_schedule
@@ -74,17 +74,20 @@ class _MatchingRun:
         translations = translations_of(demand.topology) if why_not(demand) is None else None
         self._may_replicate = translations is not None
         self._has_roles = translations is not None and not translations.is_regular
-        self._later = BackgroundBound(
-            demand, self.limits, self._ending, needed_soon=self._may_replicate, known=options.bound
-        )
+        self._bound = options.bound
+        # What is needed at once is computed here.
+        is_later = self._bound is None and not self._may_replicate
+        self._later = bound_beside(demand, self.limits, self._ending) if is_later else None
 
     @property
     def bound(self) -> Bound:
         """Best bound that is known."""
-        if not self._later.is_known:
+        if self._bound is None:
             with self._stage("bound"):
-                self.events.bound(self._later.get().time_us)
-        return self._later.get()
+                found = None if self._later is None else self._later.result(self.limits.stop)
+                self._bound = found or bound_of(self.demand, self.limits)
+                self.events.bound(self._bound.time_us)
+        return self._bound
 
     def answer(self) -> Synthesis:
         """Bound, replicate or match, and turn into a schedule."""
