@@ -43,7 +43,7 @@ def build_schedule(
     coarse = [blocks.coarse(message) for message in untimed]
     scratch = choose_scratch(topology, blocks, coarse, as_named=as_named)
     runs = contiguous_runs(topology, blocks, scratch, coarse)
-    timed = time_untimed(topology, [blocks.size(run.chunks) * chunk_bytes for run in runs], runs)
+    timed = PlanDependences.of(topology, runs).in_order([blocks.size(run.chunks) * chunk_bytes for run in runs])
     messages = tuple(Message(d.link, blocks.chunks(d.chunks), d.start, d.end, d.reduce, d.packed) for d in timed)
     return Schedule(topology, collective, chunk_bytes, messages, blocks.fine_scratch(scratch))
 
@@ -62,20 +62,6 @@ def dispatch_messages(topology: Topology, chunk_bytes: float, untimed: Sequence[
     """
     clock = _ScheduleClock(PlanDependences.of(topology, untimed), _sizes_bytes(chunk_bytes, untimed))
     return tuple(clock.message(i) for i in clock.dispatch())
-
-
-def dispatch_untimed(
-    topology: Topology, sizes_bytes: Sequence[float], untimed: Sequence[UntimedMessage]
-) -> list[UntimedMessage]:
-    """The plan with the times of `dispatch_messages`, every message having a size of its own."""
-    return PlanDependences.of(topology, untimed).dispatched(sizes_bytes)
-
-
-def time_untimed(
-    topology: Topology, sizes_bytes: Sequence[float], untimed: Sequence[UntimedMessage]
-) -> list[UntimedMessage]:
-    """The plan with the times of `time_messages`, every message having a size of its own."""
-    return PlanDependences.of(topology, untimed).in_order(sizes_bytes)
 
 
 def _sizes_bytes(chunk_bytes: float, untimed: Sequence[UntimedMessage]) -> list[float]:
@@ -171,13 +157,13 @@ class PlanDependences:
         return max(clock.end_us, default=0.0)
 
     def in_order(self, sizes_bytes: Sequence[float]) -> list[UntimedMessage]:
-        """The plan with the times of `time_untimed`."""
+        """The plan with the times of `time_messages`, every message having a size of its own."""
         clock = _ScheduleClock(self, sizes_bytes)
         clock.send_in_order()
         return clock.as_sent()
 
     def dispatched(self, sizes_bytes: Sequence[float], *, as_planned: bool = False) -> list[UntimedMessage]:
-        """The plan with the times of `dispatch_untimed`; with `as_planned`, what it starts first goes first of what could start at a moment."""
+        """The plan with the times of `dispatch_messages`, or, `as_planned`, what it starts first goes first of what could start at a moment."""
         clock = _ScheduleClock(self, sizes_bytes)
         clock.dispatch(as_planned=as_planned)
         return clock.as_sent()
@@ -185,9 +171,7 @@ class PlanDependences:
     def sent_by(self, start_us: Sequence[float], sizes_bytes: Sequence[float]) -> list[UntimedMessage]:
         """The plan in the order of other starts, none before those that it waits for, every message having a size of its own."""
         order = sorted(range(len(start_us)), key=lambda i: (start_us[i], i))
-        clock = _ScheduleClock(replace(self, order=order), sizes_bytes)
-        clock.send_in_order()
-        return clock.as_sent()
+        return replace(self, order=order).in_order(sizes_bytes)
 
 
 class _ScheduleClock:
