@@ -288,7 +288,7 @@ def _at_own_size(
     replay: Callable[[float], Timeline], asked: DataDemand, chunks: int, name: str
 ) -> Callable[[int | None], Timeline]:
     """Replay of a program of a demand with chunks as long as the demand makes them, so many in the longest buffer."""
-    chunk_bytes = _longest_bytes(asked) / chunks
+    chunk_bytes = asked.longest_bytes / chunks
 
     def own(_size: int | None) -> Timeline:
         try:
@@ -297,10 +297,6 @@ def _at_own_size(
             raise InputError(error.what, path=name, field="--topology") from None
 
     return own
-
-
-def _longest_bytes(asked: DataDemand) -> int:
-    return max(*asked.input_bytes, *asked.output_bytes)
 
 
 def program_subject(program: Program, runtime: Runtime, topology: Topology, name: str) -> GivenFile:
@@ -329,7 +325,7 @@ def runtime_times(subject: GivenFile, profile: RuntimeProfile) -> Callable[[floa
     if topology is None or profile.is_neutral:
         return None
     if subject.asked is not None and (subject.plan or subject.program) is not None:
-        own_bytes = float(_longest_bytes(subject.asked))
+        own_bytes = float(subject.asked.longest_bytes)
         of_demand = (
             RuntimePlanReplay(subject.plan, None, topology, profile).time_us
             if subject.plan is not None

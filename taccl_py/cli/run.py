@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import click
 
 from taccl_py.cli.asked import refuse_others
-from taccl_py.cli.demands import is_demand_schedule, run_demand_program, run_demand_schedule
+from taccl_py.cli.demands import DemandSession, is_demand_schedule, run_demand_program, run_demand_schedule
 from taccl_py.cli.options import KIND, SIZE, SIZE_RANGE, echo_json, json_option
 from taccl_py.errors import InputError, Interrupted, InvalidArtifact, TacclError, Violation
 from taccl_py.execute.plan import Backend, DataType, ExecutablePlan, Operator
@@ -24,8 +24,7 @@ from taccl_py.units import parse_size
 
 if TYPE_CHECKING:
     from taccl_py.execute.demand import RunnableDemand
-    from taccl_py.execute.demand_processes import DemandMail
-    from taccl_py.execute.runs import Call, CallOutcome, Conditions, Measure
+    from taccl_py.execute.runs import Call, CallOutcome, Conditions
     from taccl_py.topology.model import Topology
 
 _Made = TypeVar("_Made")
@@ -171,31 +170,11 @@ def _refuse_demand(file: Path, demand: Path | None) -> None:
         )
 
 
-class _Session(Protocol):
+class _Session(DemandSession, Protocol):
     """The ranks, or one of them."""
-
-    @property
-    def speaks(self) -> bool:
-        """True if this process is the one that reports to the user."""
-
-    def share(self, make: Callable[[], _Made]) -> _Made:
-        """Return what the first rank makes."""
-
-    def mail(self, name: str) -> DemandMail | None:
-        """Messages of the schedule of a demand; None where all ranks are here."""
-
-    @property
-    def measure(self) -> Measure | None:
-        """Maker of calls of the program of a demand; None where all ranks are here."""
-
-    def require_ranks(self, plan: ExecutablePlan | RunnableDemand) -> None:
-        """Refuse a plan for another number of ranks."""
 
     def run(self, plan: ExecutablePlan, call: Call, conditions: Conditions) -> CallOutcome:
         """Make a call."""
-
-    def end_all_at_exit(self, exit_code: int) -> None:
-        """See to it that nobody is left behind."""
 
     def close(self) -> None:
         """Let go of the others."""

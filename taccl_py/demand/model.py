@@ -243,6 +243,11 @@ class DataDemand:
         """Bytes that must come to ranks which do not have them, a sum counted once for each that wants it."""
         return sum(chunk.size_bytes * len(chunk.lacking) for chunk in self.chunks)
 
+    @property
+    def longest_bytes(self) -> int:
+        """Length of the longest buffer."""
+        return max(*self.input_bytes, *self.output_bytes)
+
     def cut(self, parts: Iterator[tuple[int, int, int]] | tuple[tuple[int, int, int], ...]) -> DataDemand:
         """The same demand with its chunks in parts, given as (chunk, first byte, bytes), which must cover every chunk once.
 

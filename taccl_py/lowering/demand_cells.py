@@ -125,11 +125,6 @@ def coarsest_unit_bytes(demand: DataDemand) -> int:
     return _unit(demand, [whole for whole, _ in demand.wholes()])
 
 
-def longest_buffer_bytes(demand: DataDemand) -> int:
-    """Length of the longest buffer."""
-    return max(*demand.input_bytes, *demand.output_bytes)
-
-
 def _unit(demand: DataDemand, chunks: Iterable[DataChunk]) -> int:
     places = [place.offset_bytes for chunk in chunks for group in (*chunk.terms, chunk.wants) for place in group]
     return math.gcd(*demand.input_bytes, *demand.output_bytes, *places, *(chunk.size_bytes for chunk in chunks))
@@ -182,7 +177,7 @@ def unit_cells(schedule: DemandSchedule, unit_bytes: int) -> DemandCellSchedule:
             outputs[rank][number] = offset
     cells = _cells(demand, pieces, unit_bytes, inputs, outputs, [{} for _ in inputs])
     # Runtimes that count in units count both buffers like the longest one of all.
-    longest = longest_buffer_bytes(demand) // unit_bytes
+    longest = demand.longest_bytes // unit_bytes
     cells = replace(cells, input_chunks=longest, output_chunks=longest)
     messages = []
     for message in schedule.messages:

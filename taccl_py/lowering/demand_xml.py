@@ -11,7 +11,7 @@ from dataclasses import replace
 from taccl_py.demand import DataDemand
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.buffers import CallPlacement
-from taccl_py.lowering.demand_cells import coarsest_unit_bytes, finest_unit_bytes, longest_buffer_bytes, unit_cells
+from taccl_py.lowering.demand_cells import coarsest_unit_bytes, finest_unit_bytes, unit_cells
 from taccl_py.lowering.lower import LoweringOptions, lower
 from taccl_py.lowering.program import Gpu, Program, Threadblock
 from taccl_py.runtimes import MAX_OFFSET, Runtime
@@ -41,7 +41,7 @@ def lower_demand_program(schedule: DemandSchedule, runtime: Runtime, name: str |
         If the schedule is not valid.
     """
     unit_bytes = _unit_bytes(schedule.demand, runtime)
-    size_bytes = longest_buffer_bytes(schedule.demand)
+    size_bytes = schedule.demand.longest_bytes
     options = LoweringOptions(
         runtime, CallPlacement.OUT_OF_PLACE, min_bytes=size_bytes, max_bytes=size_bytes, name=name or schedule.name
     )
@@ -55,7 +55,7 @@ def _with_threadblock(gpu: Gpu) -> Gpu:
 
 def _unit_bytes(demand: DataDemand, runtime: Runtime) -> int:
     """Unit in which the longest buffer has few units, but as many as cuts need, up to `_ENOUGH_UNITS`."""
-    longest, finest, coarsest = longest_buffer_bytes(demand), finest_unit_bytes(demand), coarsest_unit_bytes(demand)
+    longest, finest, coarsest = demand.longest_bytes, finest_unit_bytes(demand), coarsest_unit_bytes(demand)
     if longest // finest <= _ENOUGH_UNITS:
         return finest
     if longest // coarsest > MAX_OFFSET:

@@ -8,9 +8,7 @@ time (default: alone).
 from __future__ import annotations
 
 import csv
-import io
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -108,16 +106,6 @@ def _samples_of(reader: csv.DictReader[str], path: str) -> tuple[Sample, ...]:
     if not rows:
         raise InputError("has no sample; add rows below the header", path=path)
     return tuple(row.sample() for row in rows)
-
-
-def write_samples(samples: Sequence[Sample]) -> str:
-    """CSV text that `read_samples` reads back."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*_NEEDED, *_OPTIONAL])
-    for one in samples:
-        writer.writerow([one.src, one.dst, one.size_bytes, f"{one.time_us:.6g}", one.serial, one.joined, one.together])
-    return out.getvalue()
 
 
 class _SampleRow:

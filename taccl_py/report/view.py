@@ -76,13 +76,8 @@ def program_record(
 ) -> dict[str, Any]:
     """Return the JSON object of a program, with its replay where the machine is known; that of a demand is called by its name."""
     name = demand if program.kind is None else str(program.kind)
-    facts: dict[str, Any] = {"collective": name, "num_ranks": len(program.gpus)}
-    if topology is not None and timeline is not None:
-        facts |= _facts(name, topology, timeline)
-        facts |= {"traffic": _traffic(topology, timeline)}
-        facts |= {"transfers": [_transfer(each, None) for each in timeline.transfers]}
     return {
-        **facts,
+        **_replayed(name, len(program.gpus), topology, timeline),
         "name": program.name,
         "protocol": str(program.protocol),
         "channels": program.num_channels,
@@ -92,13 +87,19 @@ def program_record(
     }
 
 
-def plan_record(plan: Plan, kind: str, topology: Topology | None, timeline: Timeline | None) -> dict[str, Any]:
-    """Return the JSON object of an MSCCL++ plan, with its replay where the machine is known."""
-    facts: dict[str, Any] = {"collective": kind, "num_ranks": len(plan.gpus)}
+def _replayed(name: str, num_ranks: int, topology: Topology | None, timeline: Timeline | None) -> dict[str, Any]:
+    facts: dict[str, Any] = {"collective": name, "num_ranks": num_ranks}
     if topology is not None and timeline is not None:
-        facts |= _facts(kind, topology, timeline)
+        facts |= _facts(name, topology, timeline)
         facts |= {"traffic": _traffic(topology, timeline)}
         facts |= {"transfers": [_transfer(each, None) for each in timeline.transfers]}
+    return facts
+
+
+def plan_record(plan: Plan, kind: str, topology: Topology | None, timeline: Timeline | None) -> dict[str, Any]:
+    """Return the JSON object of an MSCCL++ plan, with its replay where the machine is known."""
+    facts = _replayed(kind, len(plan.gpus), topology, timeline)
+    if topology is not None and timeline is not None:
         facts |= {"switched": [_switched(each) for each in timeline.switched]}
     return {
         **facts,

@@ -21,14 +21,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from taccl_py.demand import DataDemand
 from taccl_py.demand.files import chunk_rows, head_json, read_demand_fields
 from taccl_py.jsonio import Fields, canonical_json, parse_json, refuse_form
-from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT, message_line, origin_to_json, read_origin
+from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT, message_line, origin_to_json, read_message, read_origin
 from taccl_py.schedule.for_demand import DemandSchedule
-from taccl_py.schedule.ir import Message
 from taccl_py.topology.files import topology_from_fields, topology_to_json
-from taccl_py.topology.model import Topology
 
 VERSION = 1
 
@@ -81,29 +78,8 @@ def read_demand_schedule(text: str, path: str) -> DemandSchedule:
         inner.fail(
             "ranks", f"found {demand.num_ranks}, but the topology has {topology.num_ranks} ranks; they must be equal"
         )
-    messages = tuple(_read_message(item, topology, demand) for item in fields.objects("messages"))
+    num_chunks = len(demand.chunks)
+    messages = tuple(read_message(item, topology, num_chunks, says_packed=False) for item in fields.objects("messages"))
     origin = None if fields.raw("origin") is None else read_origin(fields.object("origin"))
     fields.finish()
     return DemandSchedule(topology, demand, messages, origin)
-
-
-def _read_message(fields: Fields, topology: Topology, demand: DataDemand) -> Message:
-    link = fields.integer("link", least=0)
-    if link >= len(topology.links):
-        fields.fail("link", f"found {link}, but the topology has links 0..{len(topology.links) - 1}")
-    chunks = tuple(fields.integers("chunks", least=0))
-    if not chunks:
-        fields.fail("chunks", "found no chunk; name what the message carries or leave the message out")
-    for place, chunk in enumerate(chunks):
-        if chunk >= len(demand.chunks):
-            fields.fail(f"chunks/{place}", f"found {chunk}, but chunks are 0..{len(demand.chunks) - 1}")
-    message = Message(
-        link=link,
-        chunks=chunks,
-        start_us=fields.number("start_us", least=None),
-        end_us=fields.number("end_us", least=None),
-        reduce=fields.boolean("reduce"),
-        packed=len(chunks) > 1,
-    )
-    fields.finish()
-    return message

@@ -8,10 +8,35 @@ messages take seconds.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+
+from taccl_py.topology.model import Topology
 
 # A resource that a message occupies, and for how many microseconds, or of any other unit that all times are in.
 Use = tuple[int, float]
+
+
+class OccupationTimes:
+    """Times for which messages, each a link and its bytes, occupy their link and ports, and until they arrive; many are alike.
+
+    Attributes
+    ----------
+    uses, message_us
+        Of every message.
+    """
+
+    def __init__(self, topology: Topology, messages: Iterable[tuple[int, float]]) -> None:
+        known: dict[tuple[int, float], tuple[tuple[Use, ...], float]] = {}
+        self.uses: list[tuple[Use, ...]] = []
+        self.message_us: list[float] = []
+        for message in messages:
+            times = known.get(message)
+            if times is None:
+                link, size_bytes = message
+                uses = tuple((r, topology.occupancy_us(r, size_bytes)) for r in topology.resources_of[link])
+                times = known[message] = (uses, topology.message_us(link, size_bytes))
+            self.uses.append(times[0])
+            self.message_us.append(times[1])
 
 
 class Dispatch:

@@ -150,7 +150,7 @@ def read_schedule(text: str, path: str) -> Schedule:
         topology=topology,
         collective=collective,
         chunk_bytes=fields.number("chunk_bytes", above=0.0, most=MAX_SIZE_BYTES),
-        messages=tuple(_read_message(item, topology, collective) for item in fields.objects("messages")),
+        messages=tuple(read_message(item, topology, collective.num_chunks) for item in fields.objects("messages")),
         scratch=_read_scratch(fields, collective),
         origin=None if fields.raw("origin") is None else read_origin(fields.object("origin")),
     )
@@ -180,14 +180,32 @@ def _read_scratch(fields: Fields, collective: Collective) -> tuple[tuple[int, ..
         fields.fail("scratch", f"found {len(lists)} lists, one for each of the {collective.num_ranks} ranks is needed")
     # The lists have no names of their own; their numbers stand for them, so that an error names the rank.
     by_rank = Fields({str(rank): chunks for rank, chunks in enumerate(lists)}, fields.path, f"{fields.pointer}/scratch")
-    return tuple(_read_chunks(by_rank, str(rank), collective) for rank in range(collective.num_ranks))
+    return tuple(_read_chunks(by_rank, str(rank), collective.num_chunks) for rank in range(collective.num_ranks))
 
 
-def _read_message(fields: Fields, topology: Topology, collective: Collective) -> Message:
+def read_message(fields: Fields, topology: Topology, num_chunks: int | None, *, says_packed: bool = True) -> Message:
+    """Message from JSON.
+
+    Parameters
+    ----------
+    fields
+        Its object.
+    topology
+        The machine of its link.
+    num_chunks
+        Number of chunks that there are, or None if the numbers are not checked.
+    says_packed
+        True if the file may say that it is packed; else it is where it carries several chunks.
+
+    Raises
+    ------
+    InputError
+        If a field is missing or wrong.
+    """
     link = fields.integer("link", least=0)
     if link >= len(topology.links):
         fields.fail("link", f"found {link}, but the topology has links 0..{len(topology.links) - 1}")
-    chunks = _read_chunks(fields, "chunks", collective)
+    chunks = _read_chunks(fields, "chunks", num_chunks)
     if not chunks:
         fields.fail("chunks", "found no chunk; name what the message carries or leave the message out")
     message = Message(
@@ -196,17 +214,17 @@ def _read_message(fields: Fields, topology: Topology, collective: Collective) ->
         start_us=fields.number("start_us", least=None),
         end_us=fields.number("end_us", least=None),
         reduce=fields.boolean("reduce"),
-        packed=fields.boolean("packed", False),
+        packed=fields.boolean("packed", False) if says_packed else len(chunks) > 1,
     )
     fields.finish()
     return message
 
 
-def _read_chunks(fields: Fields, key: str, collective: Collective) -> tuple[int, ...]:
-    chunks, number = tuple(fields.integers(key, least=0)), collective.num_chunks
+def _read_chunks(fields: Fields, key: str, num_chunks: int | None) -> tuple[int, ...]:
+    chunks = tuple(fields.integers(key, least=0))
     for place, chunk in enumerate(chunks):
-        if chunk >= number:
-            fields.fail(f"{key}/{place}", f"found {chunk}, but chunks are 0..{number - 1}")
+        if num_chunks is not None and chunk >= num_chunks:
+            fields.fail(f"{key}/{place}", f"found {chunk}, but chunks are 0..{num_chunks - 1}")
     return chunks
 
 

@@ -25,9 +25,8 @@ from __future__ import annotations
 
 from taccl_py.collective import Kind
 from taccl_py.jsonio import Fields, canonical_json, parse_json
-from taccl_py.schedule.files import GROUP_FORMAT, message_line, origin_to_json, read_origin
+from taccl_py.schedule.files import GROUP_FORMAT, message_line, origin_to_json, read_message, read_origin
 from taccl_py.schedule.group import GROUP_KINDS, GroupSchedule
-from taccl_py.schedule.ir import Message
 from taccl_py.topology.files import topology_from_fields, topology_to_json
 from taccl_py.topology.model import Topology
 from taccl_py.units import MAX_SIZE_BYTES
@@ -81,7 +80,7 @@ def read_group(text: str, path: str) -> GroupSchedule:
         chunks_per_rank=fields.integer("chunks_per_rank", least=1),
         chunk_bytes=fields.number("chunk_bytes", above=0.0, most=MAX_SIZE_BYTES),
         generators=_read_generators(fields, topology),
-        base=tuple(_read_message(item, topology) for item in fields.objects("base")),
+        base=tuple(read_message(item, topology, None) for item in fields.objects("base")),
         origin=None if fields.raw("origin") is None else read_origin(fields.object("origin")),
     )
     fields.finish()
@@ -100,17 +99,3 @@ def _read_generators(fields: Fields, topology: Topology) -> tuple[tuple[int, ...
             )
         generators.append(image)
     return tuple(generators)
-
-
-def _read_message(fields: Fields, topology: Topology) -> Message:
-    link = fields.integer("link", least=0)
-    if link >= len(topology.links):
-        fields.fail("link", f"found {link}, but the topology has links 0..{len(topology.links) - 1}")
-    chunks = tuple(fields.integers("chunks", least=0))
-    if not chunks:
-        fields.fail("chunks", "found no chunk; name what the message carries or leave the message out")
-    start_us, end_us = fields.number("start_us", least=None), fields.number("end_us", least=None)
-    reduce, packed = fields.boolean("reduce"), fields.boolean("packed", False)
-    message = Message(link, chunks, start_us, end_us, reduce, packed)
-    fields.finish()
-    return message

@@ -21,6 +21,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
+from typing import Self
 
 from taccl_py.collective import Address, Buffer, Collective
 from taccl_py.pickles import pickled_by_fields
@@ -93,8 +94,71 @@ class Origin:
     holds_for: str = ANY_ALGORITHM
 
 
+class MessagesInOrder:
+    """Messages of a schedule in their one order, and what follows from them: the base of schedules of all kinds.
+
+    Attributes
+    ----------
+    topology
+        The machine.
+    messages
+        Sorted by (start, link, chunks).
+    origin
+        Provenance, or None.
+    """
+
+    topology: Topology
+    messages: tuple[Message, ...]
+    origin: Origin | None
+
+    def __post_init__(self) -> None:
+        """Put the messages into their one order."""
+        object.__setattr__(self, "messages", sort_messages(self.messages))
+
+    @property
+    def subject(self) -> str:
+        """Name of what the messages do."""
+        raise NotImplementedError
+
+    @cached_property
+    def makespan_us(self) -> float:
+        """Time at which the last message has arrived."""
+        return max((message.end_us for message in self.messages), default=0.0)
+
+    @cached_property
+    def step_of(self) -> tuple[int, ...]:
+        """For every message the length of the longest chain of messages that ends with it, each carrying what the one before brought.
+
+        A message still in flight when another starts is no part of it: ranks that exchange sums do so in one step.
+        """
+        return steps_of(self.topology, self.messages)
+
+    @cached_property
+    def num_steps(self) -> int:
+        """Longest chain of messages that wait for each other's data (a synchronous runtime's step count)."""
+        return max(self.step_of, default=0)
+
+    def with_origin(self, origin: Origin) -> Self:
+        """Return the same schedule with its provenance; a copy, as to sort a million messages again takes seconds."""
+        found = copy(self)
+        object.__setattr__(found, "origin", origin)
+        return found
+
+    def __str__(self) -> str:
+        """Text form: one line for each message."""
+        lines = [f"{self.subject} on {self.topology.name}: {len(self.messages)} messages, {self.makespan_us:.6g} us"]
+        for message in self.messages:
+            link = self.topology.links[message.link]
+            verb = "reduce" if message.reduce else "copy"
+            chunks = ",".join(map(str, message.chunks))
+            lines.append(
+                f"{message.start_us:12.4f} {message.end_us:12.4f}  {link.src:3d} -> {link.dst:<3d} {verb} {chunks}"
+            )
+        return "\n".join(lines) + "\n"
+
+
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(MessagesInOrder):
     """Timed messages that implement a collective.
 
     Attributes
@@ -118,14 +182,10 @@ class Schedule:
     scratch: tuple[tuple[int, ...], ...]
     origin: Origin | None = None
 
-    def __post_init__(self) -> None:
-        """Put the messages into their one order."""
-        object.__setattr__(self, "messages", sort_messages(self.messages))
-
-    @cached_property
-    def makespan_us(self) -> float:
-        """Time at which the last message has arrived."""
-        return max((message.end_us for message in self.messages), default=0.0)
+    @property
+    def subject(self) -> str:
+        """Name of the collective."""
+        return self.collective.kind
 
     @property
     def size_bytes(self) -> float:
@@ -155,12 +215,6 @@ class Schedule:
             return Address(Buffer.SCRATCH, index)
         return self.collective.output_address(chunk, rank) or self.collective.input_address(chunk, rank)
 
-    def with_origin(self, origin: Origin) -> Schedule:
-        """Return the same schedule with its provenance; a copy, as to sort a million messages again takes seconds."""
-        found = copy(self)
-        object.__setattr__(found, "origin", origin)
-        return found
-
     def as_image_of(self, known: Schedule) -> Schedule:
         """The same schedule, which has as many steps as another one of which it is an image, if these are counted; a copy."""
         found = copy(self)
@@ -168,35 +222,9 @@ class Schedule:
             object.__setattr__(found, "num_steps", known.num_steps)
         return found
 
-    @cached_property
-    def step_of(self) -> tuple[int, ...]:
-        """For every message the length of the longest chain of messages that ends with it, each carrying what the one before brought.
-
-        A message still in flight when another starts is no part of it: ranks that exchange sums do so in one step.
-        """
-        return steps_of(self.topology, self.messages)
-
-    @cached_property
-    def num_steps(self) -> int:
-        """Longest chain of messages that wait for each other's data (a synchronous runtime's step count)."""
-        return max(self.step_of, default=0)
-
-    def __str__(self) -> str:
-        """Text form: one line for each message."""
-        kind = self.collective.kind
-        lines = [f"{kind} on {self.topology.name}: {len(self.messages)} messages, {self.makespan_us:.6g} us"]
-        for message in self.messages:
-            link = self.topology.links[message.link]
-            verb = "reduce" if message.reduce else "copy"
-            chunks = ",".join(map(str, message.chunks))
-            lines.append(
-                f"{message.start_us:12.4f} {message.end_us:12.4f}  {link.src:3d} -> {link.dst:<3d} {verb} {chunks}"
-            )
-        return "\n".join(lines) + "\n"
-
 
 def steps_of(topology: Topology, messages: Sequence[Message]) -> tuple[int, ...]:
-    """Step of every message of a schedule, see `Schedule.step_of`; messages are in their one order."""
+    """Step of every message of a schedule, see `MessagesInOrder.step_of`; messages are in their one order."""
     makespan_us = max((message.end_us for message in messages), default=0.0)
     # Of every chunk at every rank the arrivals in order of time, each of a later step than those before it.
     arrivals: list[defaultdict[int, list[tuple[float, int]]]] = [defaultdict(list) for _ in range(topology.num_ranks)]

@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from taccl_py.collective import Collective
-from taccl_py.schedule.blocks import ChunkBlocks
-from taccl_py.schedule.dispatch import Dispatch, Use
+from taccl_py.schedule.dispatch import Dispatch, OccupationTimes
 from taccl_py.schedule.ir import Message, Schedule, block_borders, rounding_us
-from taccl_py.schedule.layout import UntimedMessage, choose_scratch, contiguous_runs
+from taccl_py.schedule.layout import ChunkBlocks, UntimedMessage, choose_scratch, contiguous_runs
 from taccl_py.topology.model import Topology
 from taccl_py.work import count_work
 
@@ -44,7 +43,7 @@ def build_schedule(
     coarse = [blocks.coarse(message) for message in untimed]
     scratch = choose_scratch(topology, blocks, coarse, as_named=as_named)
     runs = contiguous_runs(topology, blocks, scratch, coarse)
-    timed = time_untimed(topology, [blocks.size(run.chunks) * chunk_bytes for run in runs], runs)
+    timed = PlanDependences.of(topology, runs).in_order([blocks.size(run.chunks) * chunk_bytes for run in runs])
     messages = tuple(Message(d.link, blocks.chunks(d.chunks), d.start, d.end, d.reduce, d.packed) for d in timed)
     return Schedule(topology, collective, chunk_bytes, messages, blocks.fine_scratch(scratch))
 
@@ -63,20 +62,6 @@ def dispatch_messages(topology: Topology, chunk_bytes: float, untimed: Sequence[
     """
     clock = _ScheduleClock(PlanDependences.of(topology, untimed), _sizes_bytes(chunk_bytes, untimed))
     return tuple(clock.message(i) for i in clock.dispatch())
-
-
-def dispatch_untimed(
-    topology: Topology, sizes_bytes: Sequence[float], untimed: Sequence[UntimedMessage]
-) -> list[UntimedMessage]:
-    """The plan with the times of `dispatch_messages`, every message having a size of its own."""
-    return PlanDependences.of(topology, untimed).dispatched(sizes_bytes)
-
-
-def time_untimed(
-    topology: Topology, sizes_bytes: Sequence[float], untimed: Sequence[UntimedMessage]
-) -> list[UntimedMessage]:
-    """The plan with the times of `time_messages`, every message having a size of its own."""
-    return PlanDependences.of(topology, untimed).in_order(sizes_bytes)
 
 
 def _sizes_bytes(chunk_bytes: float, untimed: Sequence[UntimedMessage]) -> list[float]:
@@ -172,13 +157,13 @@ class PlanDependences:
         return max(clock.end_us, default=0.0)
 
     def in_order(self, sizes_bytes: Sequence[float]) -> list[UntimedMessage]:
-        """The plan with the times of `time_untimed`."""
+        """The plan with the times of `time_messages`, every message having a size of its own."""
         clock = _ScheduleClock(self, sizes_bytes)
         clock.send_in_order()
         return clock.as_sent()
 
     def dispatched(self, sizes_bytes: Sequence[float], *, as_planned: bool = False) -> list[UntimedMessage]:
-        """The plan with the times of `dispatch_untimed`; with `as_planned`, what it starts first goes first of what could start at a moment."""
+        """The plan with the times of `dispatch_messages`, or, `as_planned`, what it starts first goes first of what could start at a moment."""
         clock = _ScheduleClock(self, sizes_bytes)
         clock.dispatch(as_planned=as_planned)
         return clock.as_sent()
@@ -186,9 +171,7 @@ class PlanDependences:
     def sent_by(self, start_us: Sequence[float], sizes_bytes: Sequence[float]) -> list[UntimedMessage]:
         """The plan in the order of other starts, none before those that it waits for, every message having a size of its own."""
         order = sorted(range(len(start_us)), key=lambda i: (start_us[i], i))
-        clock = _ScheduleClock(replace(self, order=order), sizes_bytes)
-        clock.send_in_order()
-        return clock.as_sent()
+        return replace(self, order=order).in_order(sizes_bytes)
 
 
 class _ScheduleClock:
@@ -198,14 +181,7 @@ class _ScheduleClock:
         topology, untimed = plan.topology, plan.untimed
         count_work("timed", sum(len(message.chunks) for message in untimed))
         self.plan = plan
-        # Many messages are alike.
-        known: dict[tuple[int, float], _Lasting] = {}
-        self.lasting: list[_Lasting] = []
-        for message, size in zip(untimed, sizes_bytes, strict=True):
-            lasting = known.get((message.link, size))
-            if lasting is None:
-                lasting = known[message.link, size] = _Lasting.of(topology, message.link, size)
-            self.lasting.append(lasting)
+        self.times = OccupationTimes(topology, zip((message.link for message in untimed), sizes_bytes, strict=True))
         self.free_us = [0.0] * topology.num_resources
         self.start_us = [0.0] * len(untimed)
         self.end_us = [0.0] * len(untimed)
@@ -218,7 +194,7 @@ class _ScheduleClock:
     def earliest(self, i: int, ready_us: float) -> float:
         """Earliest start of a message that is ready then: its link and ports are free."""
         start = ready_us
-        for resource, _ in self.lasting[i].uses:
+        for resource, _ in self.times.uses[i]:
             free_us = self.free_us[resource]
             if free_us > start:
                 start = free_us
@@ -226,11 +202,10 @@ class _ScheduleClock:
 
     def send(self, i: int, start: float) -> None:
         """Send a message."""
-        lasting = self.lasting[i]
-        for resource, occupied_us in lasting.uses:
+        for resource, occupied_us in self.times.uses[i]:
             self.free_us[resource] = start + occupied_us
         self.start_us[i] = start
-        self.end_us[i] = start + lasting.message_us
+        self.end_us[i] = start + self.times.message_us[i]
 
     def send_in_order(self) -> None:
         """Send all in the plan's order."""
@@ -252,7 +227,7 @@ class _ScheduleClock:
         order = self.plan.order if as_planned else self._longest_first()
         deliveries = self.plan.deliveries
         links = [message.link for message in self.plan.untimed]
-        uses, message_us = [each.uses for each in self.lasting], [each.message_us for each in self.lasting]
+        uses, message_us = self.times.uses, self.times.message_us
         self.start_us = Dispatch(
             self.plan.topology.num_resources, links, uses, message_us, deliveries, order
         ).starts_us()
@@ -262,7 +237,7 @@ class _ScheduleClock:
     def _longest_first(self) -> list[int]:
         """All messages, those with the longest path to go first."""
         deliveries = self.plan.deliveries
-        path_us = [lasting.message_us for lasting in self.lasting]
+        path_us = list(self.times.message_us)
         behind_us = [0.0] * len(path_us)
         for i in reversed(self.plan.order):
             path_us[i] += behind_us[i]
@@ -270,19 +245,3 @@ class _ScheduleClock:
                 if path_us[i] > behind_us[j]:
                     behind_us[j] = path_us[i]
         return sorted(range(len(path_us)), key=lambda i: (-path_us[i], i))
-
-
-@dataclass(frozen=True, slots=True)
-class _Lasting:
-    """Times for which a message occupies its link and each of its ports, and until it arrives."""
-
-    uses: tuple[Use, ...]
-    message_us: float
-
-    @staticmethod
-    def of(topology: Topology, link: int, size_bytes: float) -> _Lasting:
-        """Of a size on a link."""
-        uses = tuple(
-            (resource, topology.occupancy_us(resource, size_bytes)) for resource in topology.resources_of[link]
-        )
-        return _Lasting(uses, topology.message_us(link, size_bytes))

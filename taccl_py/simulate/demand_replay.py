@@ -10,10 +10,8 @@ from dataclasses import dataclass
 
 from taccl_py.errors import InputError
 from taccl_py.schedule.for_demand import DemandSchedule
+from taccl_py.simulate.schedule_replay import arrived_by
 from taccl_py.simulate.timeline import Timeline, Transfer, sort_transfers
-
-_TOLERANCE = 1e-6
-_ULPS = 16
 
 
 def replay_demand(schedule: DemandSchedule, size_bytes: float | None = None) -> Timeline:
@@ -84,7 +82,7 @@ def _turns(schedule: DemandSchedule, factor: float) -> list[_DemandTurn]:
         before = {other for chunk in message.chunks for rank in ends for other in arrived.get((chunk, rank), ())}
         start_us, because = 0.0, -1
         for other in sorted(before):
-            if found[other].end_us > start_us and _has_arrived(schedule, other, message.start_us):
+            if found[other].end_us > start_us and arrived_by(schedule.messages[other], message.start_us):
                 start_us, because = found[other].end_us, other
         resources = topology.resources_of[message.link]
         for resource in resources:
@@ -96,9 +94,3 @@ def _turns(schedule: DemandSchedule, factor: float) -> list[_DemandTurn]:
             arrived.setdefault((chunk, link.dst), []).append(index)
         found.append(_DemandTurn(start_us, start_us + topology.message_us(message.link, size), size, because))
     return found
-
-
-def _has_arrived(schedule: DemandSchedule, index: int, time_us: float) -> bool:
-    message = schedule.messages[index]
-    slack_us = _TOLERANCE * (message.end_us - message.start_us) + _ULPS * math.ulp(message.end_us)
-    return message.end_us - slack_us <= time_us

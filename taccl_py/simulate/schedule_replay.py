@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 
 from taccl_py.errors import InputError
-from taccl_py.schedule.ir import Schedule
+from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.simulate.timeline import Timeline, Transfer, sort_transfers
 from taccl_py.tolerances import SAME_MOMENT, ULPS
 from taccl_py.units import BYTES_PER_MB
@@ -76,7 +76,7 @@ def decisions(schedule: Schedule) -> tuple[ReplayTurn, ...]:
         before = {other for chunk in message.chunks for other in arrived.get((chunk, link.src), ())}
         if message.reduce:
             before |= {other for chunk in message.chunks for other in stored.get((chunk, link.dst), ())}
-        waits_for = {other for other in before if _arrived_by(schedule, other, message.start_us)}
+        waits_for = {other for other in before if arrived_by(schedule.messages[other], message.start_us)}
         for chunk in message.chunks:
             arrived.setdefault((chunk, link.dst), []).append(index)
             if adds and not message.reduce:
@@ -89,8 +89,8 @@ def decisions(schedule: Schedule) -> tuple[ReplayTurn, ...]:
     return tuple(turns)
 
 
-def _arrived_by(schedule: Schedule, index: int, time_us: float) -> bool:
-    message = schedule.messages[index]
+def arrived_by(message: Message, time_us: float) -> bool:
+    """True if a message counts as arrived by a time."""
     slack_us = SAME_MOMENT * (message.end_us - message.start_us) + ULPS * math.ulp(message.end_us)
     return message.end_us - slack_us <= time_us
 

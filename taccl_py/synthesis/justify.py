@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 
+from taccl_py.schedule.dispatch import OccupationTimes
 from taccl_py.schedule.ir import Message, Schedule
-from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import PlanDependences
+from taccl_py.schedule.transform import untimed_messages
 from taccl_py.solvers.limits import Limits, Over
 from taccl_py.synthesis.engine import Demand, Proof, Synthesis
 from taccl_py.synthesis.sums import adds_up
@@ -94,19 +95,10 @@ def _with_starts(
 ) -> Schedule:
     """The schedule with other starts, unless it becomes no faster by them, or its sums do not add up."""
     sizes_bytes = [len(each.chunks) * schedule.chunk_bytes for each in schedule.messages]
-    untimed = [
-        UntimedMessage(m.link, m.chunks, m.start_us, m.end_us, m.reduce, packed=m.packed) for m in schedule.messages
-    ]
-    topology, plan = schedule.topology, PlanDependences.of(schedule.topology, untimed)
-    line = JustifiedMessages(
-        plan.deliveries,
-        [topology.message_us(each.link, size) for each, size in zip(untimed, sizes_bytes, strict=True)],
-        [
-            [(resource, topology.occupancy_us(resource, size)) for resource in topology.resources_of[each.link]]
-            for each, size in zip(untimed, sizes_bytes, strict=True)
-        ],
-    )
-    timed = plan.sent_by(starts_us(line, [each.start for each in untimed]), sizes_bytes)
+    plan = PlanDependences.of(schedule.topology, untimed_messages(schedule))
+    times = OccupationTimes(schedule.topology, zip((each.link for each in schedule.messages), sizes_bytes, strict=True))
+    line = JustifiedMessages(plan.deliveries, times.message_us, times.uses)
+    timed = plan.sent_by(starts_us(line, [each.start for each in plan.untimed]), sizes_bytes)
     found = tuple(Message(d.link, d.chunks, d.start, d.end, d.reduce, d.packed) for d in timed)
     better = replace(schedule, messages=found)
     if better.makespan_us >= schedule.makespan_us or (schedule.collective.reduces and not adds_up(better)):

@@ -19,8 +19,6 @@ from taccl_py.torch.compile import compile_program
 from taccl_py.torch.steps import CompiledProgram
 from taccl_py.units import MAX_RANKS
 
-# Collectives that there are calls for.
-CALLED = (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLTOALL, Kind.BROADCAST)
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _DIGITS = 12  # of a digest, for people
 

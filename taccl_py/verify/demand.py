@@ -16,10 +16,8 @@ from collections.abc import Iterable
 from taccl_py.demand import DataChunk, DataDemand
 from taccl_py.errors import Violation
 from taccl_py.schedule.for_demand import DemandSchedule
-from taccl_py.schedule.ir import Message
+from taccl_py.verify.moments import arrival_us, slack_us
 
-_TOLERANCE = 1e-6
-_ULPS = 16
 # Order of the errors: the whole, messages, ranks at the end.
 _WHOLE, _MESSAGE, _RANK = range(3)
 
@@ -153,7 +151,7 @@ def _check_times(schedule: DemandSchedule, usable: list[int], found: list[_Found
         message = schedule.messages[index]
         size = sum(schedule.demand.chunks[chunk].size_bytes for chunk in message.chunks)
         right, took = topology.message_us(message.link, size), message.end_us - message.start_us
-        if not math.isfinite(right) or abs(took - right) > _slack_us(right, message.end_us):
+        if not math.isfinite(right) or abs(took - right) > slack_us(right, message.end_us):
             what = f"takes {took:.9g} us; {size} bytes take {right:.9g} us on this link"
             found.append((_MESSAGE, index, "wrong-duration", what))
         for resource in dict.fromkeys(topology.resources_of[message.link]):
@@ -166,12 +164,7 @@ def _check_times(schedule: DemandSchedule, usable: list[int], found: list[_Found
                 found.append((_MESSAGE, index, "overlap", what))
             occupancy_us = topology.occupancy_us(resource, size)
             end_us = message.start_us + occupancy_us
-            free[resource] = max(free.get(resource, (-math.inf, -1)), (end_us - _slack_us(occupancy_us, end_us), index))
-
-
-def _slack_us(duration_us: float, at_us: float) -> float:
-    """Difference up to which two times, `duration_us` after one another, count as one moment."""
-    return _TOLERANCE * duration_us + _ULPS * math.ulp(at_us)
+            free[resource] = max(free.get(resource, (-math.inf, -1)), (end_us - slack_us(occupancy_us, end_us), index))
 
 
 class _Ranks:
@@ -193,7 +186,7 @@ class _Ranks:
         for index in usable:
             message = self._schedule.messages[index]
             events.append((message.start_us, True, index))
-            events.append((_arrival_us(message), False, index))
+            events.append((arrival_us(message), False, index))
         for _, is_start, index in sorted(events):
             if is_start:
                 self._start(index)
@@ -247,11 +240,6 @@ class _Ranks:
                 what = f"stores {name}, which holds as much already; leave it out"
                 self._found.append((_MESSAGE, index, "redundant", what))
             self._held[chunk, dst] = held | terms if message.reduce else terms
-
-
-def _arrival_us(message: Message) -> float:
-    """Earliest time at which the message counts as arrived; never before its own start."""
-    return max(message.end_us - _slack_us(abs(message.end_us - message.start_us), message.end_us), message.start_us)
 
 
 def _terms(mask: int) -> str:

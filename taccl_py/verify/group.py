@@ -22,8 +22,8 @@ from taccl_py.collective import Kind
 from taccl_py.errors import Violation
 from taccl_py.schedule.group import GROUP_KINDS, GroupSchedule
 from taccl_py.schedule.ir import Message
-from taccl_py.tolerances import SAME_MOMENT, ULPS
 from taccl_py.topology.model import Topology
+from taccl_py.verify.moments import arrival_us, slack_us
 
 IntArray = NDArray[np.int64]
 
@@ -150,7 +150,7 @@ def _check_messages(schedule: GroupSchedule, roots: Sequence[int]) -> Iterable[V
             continue
         right = topology.message_us(message.link, schedule.chunk_bytes * len(chunks))
         took = message.end_us - message.start_us
-        if abs(took - right) > _slack_us(right, message.end_us):
+        if abs(took - right) > slack_us(right, message.end_us):
             yield Violation(where, "wrong-duration", f"takes {took:.9g} us; {right:.9g} us are right on this link")
 
 
@@ -195,7 +195,7 @@ def _check_overlaps(schedule: GroupSchedule, elements: int) -> Iterable[Violatio
                     f"base message {number}", "overlap",
                     f"starts at {start:.9g} us, when {topology.resource_name(resource)} or an image of it is still busy",
                 )  # fmt: skip
-            free = start + occupancy - _slack_us(occupancy, start + occupancy)
+            free = start + occupancy - slack_us(occupancy, start + occupancy)
 
 
 def _orbits(size: int, images: list[IntArray]) -> IntArray:
@@ -240,7 +240,7 @@ def _check_chunk(schedule: GroupSchedule, messages: list[tuple[int, Message]], r
     ready_us = 0.0
     if kind is not Kind.ALLGATHER:
         yield from _check_sum(schedule, sums, root)
-        ready_us = max((_arrival_us(m) for _, m in sums if schedule.topology.links[m.link].dst == root), default=0.0)
+        ready_us = max((arrival_us(m) for _, m in sums if schedule.topology.links[m.link].dst == root), default=0.0)
     if kind is Kind.REDUCESCATTER:
         for number, _ in copies:
             yield Violation(f"base message {number}", "wrong-reduce", f"does not add; in {kind} everything does")
@@ -264,7 +264,7 @@ def _check_spread(
             yield Violation(
                 where, "redundant", f"brings the chunk to rank {link.dst}, which has it or gets it otherwise"
             )
-        held[link.dst] = _arrival_us(message)
+        held[link.dst] = arrival_us(message)
     for rank in wanting:
         if rank not in held:
             yield Violation(f"rank {rank}", "missing", f"a chunk of rank {root} that it wants never arrives")
@@ -280,7 +280,7 @@ def _check_sum(schedule: GroupSchedule, messages: list[tuple[int, Message]], roo
         if src in sent or src == root:
             yield Violation(f"base message {number}", "redundant", f"adds what rank {src} holds a second time")
         sent[src] = number
-        latest_us[dst] = max(latest_us.get(dst, 0.0), _arrival_us(message))
+        latest_us[dst] = max(latest_us.get(dst, 0.0), arrival_us(message))
     for rank in range(schedule.topology.num_ranks):
         if rank == root:
             continue
@@ -294,14 +294,3 @@ def _check_sum(schedule: GroupSchedule, messages: list[tuple[int, Message]], roo
                 "incomplete-sum",
                 f"leaves rank {rank} before all that is added there has come",
             )
-
-
-def _arrival_us(message: Message) -> float:
-    """Earliest time at which a message counts as arrived; never before its own start."""
-    slack_us = _slack_us(message.end_us - message.start_us, message.end_us)
-    return max(message.end_us - slack_us, message.start_us)
-
-
-def _slack_us(duration_us: float, at_us: float) -> float:
-    """Difference up to which two times, `duration_us` after one another, count as one moment."""
-    return SAME_MOMENT * duration_us + ULPS * math.ulp(at_us)

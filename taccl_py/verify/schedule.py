@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 from taccl_py.collective import ROOTED, Address, Buffer, Kind
 from taccl_py.errors import Violation
-from taccl_py.schedule.ir import Message, Schedule
-from taccl_py.tolerances import SAME_MOMENT, ULPS
+from taccl_py.schedule.ir import Schedule
 from taccl_py.units import format_ranks
+from taccl_py.verify.moments import arrival_us, slack_us
 
 
 def verify_schedule(schedule: Schedule, *, kind: Kind | None = None, root: int | None = None) -> tuple[Violation, ...]:
@@ -186,7 +186,7 @@ def _check_durations(schedule: Schedule, usable: tuple[int, ...], report: _Viola
         message = schedule.messages[index]
         right = schedule.topology.message_us(message.link, len(message.chunks) * schedule.chunk_bytes)
         found = message.end_us - message.start_us
-        if _slack_us(0.0, message.end_us) > right / 2:
+        if slack_us(0.0, message.end_us) > right / 2:
             report.message(
                 index,
                 "bad-time",
@@ -194,7 +194,7 @@ def _check_durations(schedule: Schedule, usable: tuple[int, ...], report: _Viola
             )
             continue
         # A cost too large for a float is infinite, and so would be the slack.
-        if not math.isfinite(right) or abs(found - right) > _slack_us(right, message.end_us):
+        if not math.isfinite(right) or abs(found - right) > slack_us(right, message.end_us):
             report.message(
                 index,
                 "wrong-duration",
@@ -224,9 +224,9 @@ def _check_overlaps(schedule: Schedule, usable: tuple[int, ...], report: _Violat
                 )
             occupancy_us = topology.occupancy_us(resource, len(message.chunks) * schedule.chunk_bytes)
             end_us = message.start_us + occupancy_us
-            if end_us - _slack_us(occupancy_us, end_us) > free_from_us:
+            if end_us - slack_us(occupancy_us, end_us) > free_from_us:
                 holder, busy_until_us = index, end_us
-                free_from_us = end_us - _slack_us(occupancy_us, end_us)
+                free_from_us = end_us - slack_us(occupancy_us, end_us)
 
 
 def _check_places(schedule: Schedule, usable: tuple[int, ...], report: _Violations) -> None:
@@ -298,14 +298,8 @@ def _events(schedule: Schedule, usable: tuple[int, ...]) -> Iterator[_CheckedEve
     for index in usable:
         message = schedule.messages[index]
         found.append(_CheckedEvent(message.start_us, True, index))
-        found.append(_CheckedEvent(_arrival_us(message), False, index))
+        found.append(_CheckedEvent(arrival_us(message), False, index))
     return iter(sorted(found, key=lambda event: (event.time_us, event.is_start, event.index)))
-
-
-def _arrival_us(message: Message) -> float:
-    """Earliest time at which the message counts as arrived; never before its own start."""
-    slack_us = _slack_us(abs(message.end_us - message.start_us), message.end_us)
-    return max(message.end_us - slack_us, message.start_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,11 +456,6 @@ def _check_sums(schedule: Schedule, usable: tuple[int, ...], report: _Violations
                     f"{collective.describe_chunk(chunk)} ends without the contributions of ranks {_ranks(absent)}; "
                     "some message must bring them",
                 )
-
-
-def _slack_us(duration_us: float, at_us: float) -> float:
-    """Difference up to which two times, `duration_us` after one another, count as one moment."""
-    return SAME_MOMENT * duration_us + ULPS * math.ulp(at_us)
 
 
 def _time(time_us: float) -> str:

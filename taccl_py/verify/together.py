@@ -13,9 +13,10 @@ from taccl_py.demand import DataDemand
 from taccl_py.errors import Violation
 from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Message, Schedule
-from taccl_py.tolerances import SAME_MOMENT, ULPS
+from taccl_py.tolerances import SAME_MOMENT
 from taccl_py.topology.model import Topology
 from taccl_py.verify.demand import verify_demand_schedule
+from taccl_py.verify.moments import slack_us
 from taccl_py.verify.schedule import verify_schedule
 
 
@@ -154,8 +155,8 @@ def _check_overlaps(machine: Topology, parts: Sequence[TimedGroup]) -> Iterator[
             for resource in machine.resources_of[image] if image is not None else ():
                 taken_us = machine.occupancy_us(resource, size_bytes)
                 end_us = message.start_us + taken_us
-                slack_us = SAME_MOMENT * taken_us + ULPS * math.ulp(end_us)
-                use = _MachineUse(message.start_us, end_us - slack_us, f"group {number} message {place}")
+                free_us = end_us - slack_us(taken_us, end_us)
+                use = _MachineUse(message.start_us, free_us, f"group {number} message {place}")
                 uses.setdefault(resource, []).append(use)
     for resource in sorted(uses):
         free_us, holder = -math.inf, ""

@@ -1,5 +1,7 @@
 """Sample files, outputs of other benchmarks, and the machines that are made of them."""
 
+import csv
+import io
 from itertools import combinations
 
 import pytest
@@ -11,7 +13,7 @@ from taccl_py.measure.assemble import Grouping, fit_topology
 from taccl_py.measure.emulate import EmulatedBench
 from taccl_py.measure.experiment import Experiment, MeasuredFlow
 from taccl_py.measure.foreign import read_any
-from taccl_py.measure.samples import Sample, read_samples, write_samples
+from taccl_py.measure.samples import Sample, read_samples
 from tests.measure.machines import MACHINES
 from tests.measure.test_profiler import felt_ports
 
@@ -68,6 +70,15 @@ samples = st.builds(
     Sample, ranks, st.integers(10, 19), st.integers(0, 10**9), st.integers(1, 10**6).map(float), st.integers(1, 9),
     st.integers(1, 9), st.sampled_from(["", "a", "x, y"]),
 )  # fmt: skip
+
+
+def write_samples(samples):
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(["src", "dst", "size_bytes", "time_us", "serial", "joined", "together"])
+    for one in samples:
+        writer.writerow([one.src, one.dst, one.size_bytes, f"{one.time_us:.6g}", one.serial, one.joined, one.together])
+    return out.getvalue()
 
 
 @given(st.lists(samples, min_size=1, max_size=5))

@@ -5,9 +5,8 @@ from hypothesis import strategies as st
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule import timing
-from taccl_py.schedule.blocks import ChunkBlocks
 from taccl_py.schedule.ir import block_borders
-from taccl_py.schedule.layout import UntimedMessage
+from taccl_py.schedule.layout import ChunkBlocks, UntimedMessage
 from taccl_py.schedule.timing import build_schedule, find_deliveries
 from tests.instances import full
 

@@ -12,7 +12,6 @@ from taccl_py.schedule.timing import (
     dispatch_messages,
     find_deliveries,
     time_messages,
-    time_untimed,
 )
 from taccl_py.schedule.transform import resized, untimed_messages
 from taccl_py.topology.model import Link, Port
@@ -158,7 +157,7 @@ def test_what_comes_late_does_not_hold_up_what_is_there():
         UntimedMessage(1, (0,), 1.0, 2.0),
         UntimedMessage(2, (1,), 2.0, 3.0),
     ]
-    assert max(m.end for m in time_untimed(topology, [MB] * 3, drafts)) == 50.0
+    assert max(m.end for m in PlanDependences.of(topology, drafts).in_order([MB] * 3)) == 50.0
     as_planned = PlanDependences.of(topology, drafts).dispatched([MB] * 3, as_planned=True)
     assert sorted((m.link, m.start, m.end) for m in as_planned) == [(0, 0, 30), (1, 30, 40), (2, 0, 10)]
 

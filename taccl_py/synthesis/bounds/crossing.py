@@ -33,7 +33,7 @@ from taccl_py.synthesis.bounds.bound import Bound
 from taccl_py.synthesis.bounds.ends import EarliestMoment, Ends, PortPair
 from taccl_py.synthesis.bounds.growth import Classes, fits, node_classes
 from taccl_py.synthesis.bounds.net import FloatArray, Net, OrbitMembers
-from taccl_py.synthesis.bounds.spread import shared_port
+from taccl_py.synthesis.bounds.spread import links_by_port
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.units import BYTES_PER_MB
 
@@ -293,16 +293,12 @@ class NodeClasses:
         net = self.net
         enters = np.isin(self.node_of, sorted(taking))
         links = np.flatnonzero(enters[net.dst] & ~enters[net.src])
-        behind: dict[int, list[int]] = {}
-        for link, key in zip(links.tolist(), shared_port(net, np.zeros_like(net.src), links).tolist(), strict=True):
-            behind.setdefault(key if key >= 0 else link, []).append(link)
-        return [
-            (
-                Gate(float(net.alpha_us[r]), float(net.beta_us_per_mb[r]), float(net.least_message_us[each].min())),
-                np.array(each, dtype=np.int64),
-            )
-            for r, each in behind.items()
-        ]
+        found = []
+        for key, each in links_by_port(net, np.zeros_like(net.src), links).items():
+            resource, least_us = key if key >= 0 else -1 - key, float(net.least_message_us[each].min())
+            gate = Gate(float(net.alpha_us[resource]), float(net.beta_us_per_mb[resource]), least_us)
+            found.append((gate, np.array(each, dtype=np.int64)))
+        return found
 
 
 def earliest(classes: Classes, starts: frozenset[int], inside: frozenset[int]) -> tuple[float, ...]:

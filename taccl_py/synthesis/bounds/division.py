@@ -67,13 +67,13 @@ def _best_prices(trees: _Trees, orbits: OrbitMembers) -> FloatArray:
     All are 0 where the machine is too large.
     """
     search = _DivisionSearch(trees, orbits)
-    affordable = min(_MOST_PAIRS // max(1, len(trees.first)), _MOST_PRICES // len(search.size))
+    affordable = min(_MOST_PAIRS // max(1, len(trees.first)), _MOST_PRICES // len(orbits.size))
     if affordable < _FEWEST_TREES:
         return np.zeros(len(orbits.resource))
     prices = search.even
     for _ in range(min(_FIRST_TREES, affordable)):
         search.add(prices)
-        steep = search.size * np.exp(_STEEPNESS * (search.loads / max(float(search.loads.max()), 1e-30) - 1))
+        steep = orbits.size * np.exp(_STEEPNESS * (search.loads / max(float(search.loads.max()), 1e-30) - 1))
         prices = np.asarray(steep / steep.sum(), dtype=np.float64)
     search.failures = 0
     for _ in range(min(_MOST_TREES, affordable)):
@@ -81,35 +81,29 @@ def _best_prices(trees: _Trees, orbits: OrbitMembers) -> FloatArray:
         if search.failures >= _MOST_FAILURES or search.best_cost >= solution.objective * (1 - _GAP):
             break
         search.add(_STAY * search.best + (1 - _STAY) * solution.prices)
-    return search.of_resources(search.best)
+    return orbits.shared(search.best)
 
 
 class _DivisionSearch:
     """Trees found so far, and the best prices; links and ports of one orbit share a price, and the load is that of one of them."""
 
     def __init__(self, trees: _Trees, orbits: OrbitMembers) -> None:
-        _, self._orbit = np.unique(orbits.resource, return_inverse=True)
-        self._trees = trees
-        self.size = np.bincount(self._orbit)
-        self.program = ColumnProgram([1.0], len(self.size))
-        self.even = np.full(len(self.size), 1.0 / len(self.size))
-        self.loads = np.zeros(len(self.size))
+        self._trees, self._orbits, number = trees, orbits, len(orbits.size)
+        self.program = ColumnProgram([1.0], number)
+        self.even = np.full(number, 1.0 / number)
+        self.loads = np.zeros(number)
         self.best, self.best_cost, self.failures = self.even, 0.0, 0
-
-    def of_resources(self, prices: FloatArray) -> FloatArray:
-        """Price of every link and port where orbits have some together, [resource]."""
-        return np.asarray((prices / self.size)[self._orbit], dtype=np.float64)
 
     def add(self, prices: FloatArray) -> None:
         """Add the cheapest tree for some prices."""
-        each = self.of_resources(prices)
+        each = self._orbits.shared(prices)
         lengths = self._trees.lengths(each)
         tree = self._trees.cheapest(lengths)
         cost = float(lengths[tree].sum())
         self.failures = 0 if cost > self.best_cost * (1 + _GAP) else self.failures + 1
         if cost > self.best_cost:
             self.best, self.best_cost = prices, cost
-        load = np.bincount(self._orbit, weights=self._trees.load(tree, each)) / self.size
+        load = self._orbits.load(self._trees.load(tree, each))
         self.loads += load
         self.program.add(0, load)
 

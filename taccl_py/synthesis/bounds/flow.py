@@ -84,8 +84,9 @@ def flow_charge(traffic: FlowTraffic, limits: Limits) -> Charge:
     """Solve the program and return the best weights found by the end of the limits."""
     net = traffic.net
     solving = _Solving(traffic)
-    best = solving.ways(solving.weights_of(np.bincount(solving.orbit) / len(solving.orbit)))
-    program = ColumnProgram([1.0] * len(traffic.wants), solving.num_orbits)
+    orbits = traffic.orbits
+    best = solving.ways(orbits.shared(orbits.size / len(orbits.number)))
+    program = ColumnProgram([1.0] * len(traffic.wants), len(orbits.size))
     deadline = limits.deadline()
     ways = best
     rounds = min(_MOST_ROUNDS, _MOST_WORK // max(1, len(traffic.wants) * net.num_links))
@@ -95,7 +96,7 @@ def flow_charge(traffic: FlowTraffic, limits: Limits) -> Charge:
         master = program.solve()
         if best.amount >= master.objective * (1 - _CLOSE) or deadline.over():
             break
-        ways = solving.ways(solving.weights_of(master.prices))
+        ways = solving.ways(orbits.shared(master.prices))
         best = max(best, ways, key=lambda one: one.amount)
     everywhere = np.zeros(net.num_ranks)
     idle_us = idle_times(net, everywhere, everywhere)
@@ -126,18 +127,10 @@ class _Solving:
 
     def __init__(self, traffic: FlowTraffic) -> None:
         self.traffic, self.net = traffic, traffic.net
-        _, self.orbit = np.unique(traffic.orbits.resource, return_inverse=True)
-        self.orbit_size = np.bincount(self.orbit).astype(np.float64)
-        self.num_orbits = len(self.orbit_size)
         sources = np.array(traffic.orbits.ranks(), dtype=np.int64)
         self.starts = np.arange(self.net.num_ranks)[None, :] == sources[:, None]
         _, self.members = np.unique(traffic.orbits.rank, return_counts=True)
         self.wants = np.where(self.starts, 0.0, traffic.wants)
-
-    def weights_of(self, prices: FloatArray) -> FloatArray:
-        """Weights of the resources when each orbit shares its price."""
-        found: FloatArray = (prices / self.orbit_size)[self.orbit]
-        return found
 
     def lengths(self, weights: FloatArray) -> FloatArray:
         """Length of every link."""
@@ -156,13 +149,9 @@ class _Solving:
         lengths += _HOP * float(lengths.max(initial=1e-30))
         distance = self.net.quickest(self.starts, lengths, self.traffic.usable)
         flow = self._even_flow(distance, lengths)
-        loads = np.stack([self._orbit_loads(one) for one in flow]) * self.members[:, None]
+        busy = (self.net.sum_over_resources(one) * self.net.beta_us_per_mb for one in flow)
+        loads = np.stack([self.traffic.orbits.load(one) for one in busy]) * self.members[:, None]
         return _ShortestPaths(weights, self._amount(distance), np.asarray(loads, dtype=np.float64))
-
-    def _orbit_loads(self, flow: FloatArray) -> FloatArray:
-        load = self.net.sum_over_resources(flow) * self.net.beta_us_per_mb
-        found: FloatArray = np.bincount(self.orbit, weights=load, minlength=self.num_orbits) / self.orbit_size
-        return found
 
     def _even_flow(self, distance: FloatArray, lengths: FloatArray) -> FloatArray:
         """Flow over every link when all shortest paths into a rank share what it needs, [source, link]."""

@@ -98,10 +98,9 @@ class _LinkLoads:
 
     def __init__(self, net: Net, orbits: OrbitMembers) -> None:
         self.net = net
-        self._resources, self._orbit = np.unique(orbits.resource, return_inverse=True)
+        self._orbits, self._resources = orbits, np.unique(orbits.resource)
         _, self._column = np.unique(orbits.resource[: net.num_links], return_inverse=True)
         self._columns = int(self._column.max()) + 1
-        self._of_orbit = np.bincount(self._orbit).astype(np.float64)
         self._scale = float(net.beta_us_per_mb.max())
         self._loads = self._load_rows()
         self._program = RowProgram(self._loads, len(self._resources), self._columns)
@@ -120,7 +119,7 @@ class _LinkLoads:
         counts[:first] &= beta[:first] > slowest_port
         uses = counts[net.use_resource] & (beta[net.use_resource] > 0)
         link, resource = net.use_link[uses], net.use_resource[uses]
-        row, value = self._orbit[resource], beta[resource] / self._scale
+        row, value = self._orbits.number[resource], beta[resource] / self._scale
         key, place = np.unique(row * self._columns + self._column[link], return_inverse=True)
         summed = np.asarray(np.bincount(place, value), dtype=np.float64)
         return Coefficients(key // self._columns, key % self._columns, summed)
@@ -173,8 +172,7 @@ class _LinkLoads:
         parts = np.array([row.least_mb for row, _ in self._rows]) * worth
         amount = float(parts.sum()) * min(1.0 - _EVEN, float(fits.min(initial=np.inf))) * self._scale
         named = [int(i) for i in np.argsort(-parts, kind="stable") if parts[i] > _NAMED * float(parts.sum())]
-        weights = (prices / self._of_orbit)[self._orbit]
-        return LoadBound(weights, amount, tuple(self._rows[i][0] for i in named))
+        return LoadBound(self._orbits.shared(prices), amount, tuple(self._rows[i][0] for i in named))
 
 
 def copy_loads(net: Net, orbits: OrbitMembers, supply: FloatArray, sinks: list[int]) -> LoadBound | None:

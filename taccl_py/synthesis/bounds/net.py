@@ -213,6 +213,24 @@ class OrbitMembers:
             [OrbitImage.of(topology, rank, *image) for rank, image in images if not isinstance(image, str)],
         )
 
+    @cached_property
+    def number(self) -> IntArray:
+        """Number of the orbit of every link and port, [resource]."""
+        return np.unique(self.resource, return_inverse=True)[1]
+
+    @cached_property
+    def size(self) -> FloatArray:
+        """Links and ports of every orbit, [orbit]."""
+        return np.bincount(self.number).astype(np.float64)
+
+    def shared(self, prices: FloatArray) -> FloatArray:
+        """Price of every link and port where those of an orbit share one, [resource]."""
+        return np.asarray((prices / self.size)[self.number], dtype=np.float64)
+
+    def load(self, loads: FloatArray) -> FloatArray:
+        """Load of one link or port of every orbit where all of them share theirs, [orbit]."""
+        return np.asarray(np.bincount(self.number, loads) / self.size, dtype=np.float64)
+
     def ranks(self) -> list[int]:
         """One rank of every orbit."""
         found: list[int] = np.unique(self.rank).tolist()

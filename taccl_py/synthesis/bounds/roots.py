@@ -125,25 +125,20 @@ class _RootPricing:
     """Cheapest pairs of trees; links and ports of one orbit have one price, which they share."""
 
     def __init__(self, net: Net, orbits: OrbitMembers) -> None:
-        self._net = net
-        _, self._orbit = np.unique(orbits.resource, return_inverse=True)
-        self._size = np.bincount(self._orbit).astype(np.float64)
-        self.num_orbits = len(self._size)
+        self._net, self._orbits = net, orbits
+        self.num_orbits = len(orbits.size)
         self.even = np.full(self.num_orbits, 1.0 / self.num_orbits)
         # The roots, the cheapest one of the last prices first.
         self._roots = {root: 0.0 for root in orbits.ranks()}
         # Links of all trees that were looked for.
         self.priced = 0
 
-    def _weights(self, prices: FloatArray) -> FloatArray:
-        return np.asarray((prices / self._size)[self._orbit], dtype=np.float64)
-
     def _costs(self, weights: FloatArray) -> FloatArray:
         return self._net.sum_over_links(weights * self._net.beta_us_per_mb)
 
     def cheaper(self, prices: FloatArray, below: float) -> list[RootTrees]:
         """Some pairs of trees that cost less than so much, one each of different roots; none if there are none."""
-        costs = self._costs(self._weights(prices))
+        costs = self._costs(self._orbits.shared(prices))
         found: list[RootTrees] = []
         for root in sorted(self._roots, key=lambda each: (self._roots[each], each)):
             trees = self._trees(costs, root)
@@ -170,12 +165,11 @@ class _RootPricing:
         """Time of a member of every orbit of links and ports for a megabyte through trees and their images, [orbit]."""
         carried = np.bincount(trees.links(), minlength=self._net.num_links).astype(np.float64)
         each = self._net.sum_over_resources(carried)
-        load = np.bincount(self._orbit, each * self._net.beta_us_per_mb, minlength=self.num_orbits)
-        return np.asarray(load / self._size, dtype=np.float64)
+        return self._orbits.load(each * self._net.beta_us_per_mb)
 
     def certified(self, prices: FloatArray, load_us: float) -> LoadBound:
         """The bound that prices give by what every gossip costs."""
         net = self._net
-        weights = self._weights(prices)
+        weights = self._orbits.shared(prices)
         amount_us = least_gossip_cost(net.num_ranks, net.src, net.dst, self._costs(weights), enough=load_us)
         return LoadBound(weights, amount_us * (1 - _ROUNDING), ())

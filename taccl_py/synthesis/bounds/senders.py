@@ -20,8 +20,7 @@ from taccl_py.synthesis.bounds.crossing import Gate, NodeClasses
 from taccl_py.synthesis.bounds.cut import CutFinder
 from taccl_py.synthesis.bounds.ends import Carriage
 from taccl_py.synthesis.bounds.net import FloatArray
-from taccl_py.synthesis.bounds.spread import shared_port
-from taccl_py.synthesis.symmetry import IntArray
+from taccl_py.synthesis.bounds.spread import links_by_port
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,8 @@ def senders_of(cluster: NodeClasses, root: int) -> tuple[tuple[RootPath, int], .
     net, home = cluster.net, int(cluster.node_of[root])
     if len(cluster.telling.sizes) != 2:
         return ()
-    ways = _ways_out(cluster, home)
+    leaving = np.flatnonzero((cluster.node_of[net.src] == home) & (cluster.node_of[net.dst] != home))
+    ways = links_by_port(net, net.src, leaving)
     behind = [set(net.src[links].tolist()) for links in ways.values()]
     others = [ranks for ranks in behind if root not in ranks]
     inside, back = (_inflow(cluster, set().union(*others), own) for own in (True, False))
@@ -88,17 +88,7 @@ def senders_of(cluster: NodeClasses, root: int) -> tuple[tuple[RootPath, int], .
     return tuple(found.items())
 
 
-def _ways_out(cluster: NodeClasses, home: int) -> dict[int, IntArray]:
-    """Links out of a node by the port or, without one, the link that their senders take turns on."""
-    net = cluster.net
-    links = np.flatnonzero((cluster.node_of[net.src] == home) & (cluster.node_of[net.dst] != home))
-    found: dict[int, list[int]] = {}
-    for link, key in zip(links.tolist(), shared_port(net, net.src, links).tolist(), strict=True):
-        found.setdefault(key, []).append(link)
-    return {key: np.array(each, dtype=np.int64) for key, each in found.items()}
-
-
-def _quickest_gate(cluster: NodeClasses, ways: Mapping[int, IntArray]) -> Gate:
+def _quickest_gate(cluster: NodeClasses, ways: Mapping[int, list[int]]) -> Gate:
     """The least of each cost of some ways out."""
     net = cluster.net
     resources = [key if key >= 0 else -1 - key for key in ways]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from taccl_py.schedule.dispatch import Dispatch, Use
+from taccl_py.schedule.dispatch import Dispatch, OccupationTimes
 from taccl_py.schedule.ir import Message
 from taccl_py.topology.model import Topology
 from taccl_py.work import count_work
@@ -39,23 +39,11 @@ class PlannedMessage:
     rank: float = 0.0
 
 
-class MessageCosts:
-    """Times for which messages of a plan occupy their resources, and when they arrive; many are alike."""
+class MessageCosts(OccupationTimes):
+    """Times of the messages of a plan."""
 
     def __init__(self, topology: Topology, plan: Sequence[PlannedMessage]) -> None:
-        known: dict[tuple[int, int], tuple[tuple[Use, ...], float]] = {}
-        self.uses: list[tuple[Use, ...]] = []
-        self.message_us: list[float] = []
-        for message in plan:
-            key = (message.link, message.size_bytes)
-            if key not in known:
-                uses = tuple(
-                    (r, topology.occupancy_us(r, message.size_bytes)) for r in topology.resources_of[message.link]
-                )
-                known[key] = (uses, topology.message_us(message.link, message.size_bytes))
-            uses, whole_us = known[key]
-            self.uses.append(uses)
-            self.message_us.append(whole_us)
+        super().__init__(topology, ((message.link, message.size_bytes) for message in plan))
 
     def loads_us(self, num_resources: int) -> list[float]:
         """For how long every resource is occupied by all messages."""

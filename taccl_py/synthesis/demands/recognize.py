@@ -15,7 +15,7 @@ from taccl_py.demand import DataDemand
 from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.schedule.layout import UntimedMessage
-from taccl_py.schedule.timing import time_untimed
+from taccl_py.schedule.timing import PlanDependences
 from taccl_py.synthesis.demands.classes import ChunkClass, Part, classes_of, settled
 
 # Holders of each term, and who wants it and lacks it.
@@ -123,7 +123,8 @@ def carried_over(
         for size, message in zip(sizes, schedule.messages, strict=True)
     ):
         used = [i for i, chunks in enumerate(carried) if chunks]
-        untimed = time_untimed(schedule.topology, [sizes[i] for i in used], [untimed[i] for i in used])
+        plan = PlanDependences.of(schedule.topology, [untimed[i] for i in used])
+        untimed = plan.in_order([sizes[i] for i in used])
     messages = tuple(Message(d.link, d.chunks, d.start, d.end, d.reduce, len(d.chunks) > 1) for d in untimed)
     return DemandSchedule(schedule.topology, cut, messages)
 

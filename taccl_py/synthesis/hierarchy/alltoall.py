@@ -8,11 +8,11 @@ differ in one bit exchange all that has to change it, bit by bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from taccl_py.synthesis.hierarchy.cluster import LaneCluster
+from taccl_py.synthesis.hierarchy.cluster import InsideMessage, LaneCluster, bit_by_bit
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 
 
@@ -89,15 +89,6 @@ def alltoall_messages(cluster: LaneCluster, shuttle: Shuttle, pair_bytes: float)
     return tuple(sorted(writer.messages, key=lambda message: message.start))
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _LaneMessage:
-    """A message inside a node, from lane to lane."""
-
-    step: int
-    src: int
-    dst: int
-
-
 class _AllToAllWriter:
     """Messages of all nodes and lanes."""
 
@@ -145,7 +136,7 @@ class _AllToAllWriter:
 
     def _inside(self, backs: Sequence[int], start: float, step_us: float, *, behind: bool) -> None:
         for node in range(self._number):
-            carried: dict[_LaneMessage, list[int]] = {}
+            carried: dict[InsideMessage, list[int]] = {}
             for lane, offset in product(range(self._width), range(1, self._width)):
                 chunks = [
                     self._chunk(node - back * behind, lane, back, offset)
@@ -158,16 +149,10 @@ class _AllToAllWriter:
                 at = start + message.step * step_us
                 self._add((self._rank(node, message.src), self._rank(node, message.dst)), chunks, at, at + step_us)
 
-    def _path(self, lane: int, offset: int) -> Iterator[_LaneMessage]:
+    def _path(self, lane: int, offset: int) -> Iterable[InsideMessage]:
         """From a lane to the one so many further on."""
         to = (lane + offset) % self._width
-        if not self._shuttle.doubling:
-            yield _LaneMessage(offset - 1, lane, to)
-            return
-        for step in range(self._width.bit_length() - 1):
-            if (lane ^ to) & 1 << step:
-                yield _LaneMessage(step, lane, lane ^ 1 << step)
-                lane ^= 1 << step
+        return bit_by_bit(lane, to) if self._shuttle.doubling else [InsideMessage(offset - 1, lane, to)]
 
     def stay(self, start: float) -> None:
         """Fill the gaps with what stays in the node."""

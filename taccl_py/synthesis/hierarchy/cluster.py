@@ -8,7 +8,7 @@ other node (rails), these are a lane, and a rail that some node has lost is none
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -16,6 +16,23 @@ from typing import NamedTuple
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class InsideMessage:
+    """A message inside a node: its place in the order, and places or lanes of its ends in the node."""
+
+    step: int
+    src: int
+    dst: int
+
+
+def bit_by_bit(src: int, dst: int) -> Iterator[InsideMessage]:
+    """From one place to another, each message to where one more bit is that of the destination."""
+    for step in range((src ^ dst).bit_length()):
+        if (src ^ dst) & 1 << step:
+            yield InsideMessage(step, src, src ^ 1 << step)
+            src ^= 1 << step
 
 
 @dataclass(frozen=True)

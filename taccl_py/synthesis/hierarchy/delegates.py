@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from taccl_py.synthesis.hierarchy.cluster import LaneCluster
+from taccl_py.synthesis.hierarchy.cluster import InsideMessage, LaneCluster, bit_by_bit
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE, PATHS
 from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
@@ -65,15 +65,6 @@ class _DelegateEvent:
     part: int
     parts: int
     lane: int
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class _DelegateMessage:
-    """A message inside a node: its place in the order, and places of its ends in the node."""
-
-    step: int
-    src: int
-    dst: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,9 +216,9 @@ class _DelegatePlan:
         size = self.cluster.site.topology.num_ranks
         return [src * size + dst for dst in dsts]
 
-    def gathering(self, node: int, wave: int) -> dict[_DelegateMessage, list[int]]:
+    def gathering(self, node: int, wave: int) -> dict[InsideMessage, list[int]]:
         """Messages to the delegates of a node before the turns of a wave."""
-        carried: dict[_DelegateMessage, list[int]] = {}
+        carried: dict[InsideMessage, list[int]] = {}
         for post in (post for turn in self.waves[wave] for post in self.turns[turn]):
             for rank in self._served(node, post):
                 chunks = self._chunks(rank, self._node(node + post.back))
@@ -240,9 +231,9 @@ class _DelegatePlan:
         """Distances of the nodes that every node sends to in the turns of a wave."""
         return sorted({post.back for turn in self.waves[wave] for post in self.turns[turn]})
 
-    def handing(self, node: int, wave: int, source: int | None = None) -> dict[_DelegateMessage, list[int]]:
+    def handing(self, node: int, wave: int, source: int | None = None) -> dict[InsideMessage, list[int]]:
         """Messages inside a node after the turns of a wave: all of them, or those with data of one node."""
-        carried: dict[_DelegateMessage, list[int]] = {}
+        carried: dict[InsideMessage, list[int]] = {}
         for post in (post for turn in self.waves[wave] for post in self.turns[turn]):
             if source is None or (node - post.back) % len(self.cluster.nodes) == source:
                 carrier, served = self._carrier(node, post), self._served(node - post.back, post)
@@ -254,7 +245,7 @@ class _DelegatePlan:
         return carried
 
     def inside(
-        self, node: int, carried: Mapping[_DelegateMessage, Sequence[int]], stage: Stage
+        self, node: int, carried: Mapping[InsideMessage, Sequence[int]], stage: Stage
     ) -> Iterator[TemplateMessage]:
         """Messages of an exchange inside a node."""
         ranks, starts = self.cluster.nodes[node], stage.starts_us()
@@ -264,19 +255,17 @@ class _DelegatePlan:
                 ranks[message.src], ranks[message.dst], tuple(chunks), start, start + stage.step_us[message.step]
             )
 
-    def _carry_own(self, carried: dict[_DelegateMessage, list[int]], inside: str, node: int) -> None:
+    def _carry_own(self, carried: dict[InsideMessage, list[int]], inside: str, node: int) -> None:
         """Add what stays in the node."""
         for src in self._node(node):
             for dst in self._node(node):
                 self._carry(carried, inside, _Leap(node, src, dst), self._chunks(src, [dst]))
 
-    def _carry(
-        self, carried: dict[_DelegateMessage, list[int]], inside: str, leap: _Leap, chunks: Sequence[int]
-    ) -> None:
+    def _carry(self, carried: dict[InsideMessage, list[int]], inside: str, leap: _Leap, chunks: Sequence[int]) -> None:
         for message in self._path(inside, leap):
             carried.setdefault(message, []).extend(chunks)
 
-    def _path(self, inside: str, leap: _Leap) -> Iterator[_DelegateMessage]:
+    def _path(self, inside: str, leap: _Leap) -> Iterator[InsideMessage]:
         """From one rank to another one of its node."""
         src, dst = self._place[leap.src], self._place[leap.dst]
         if inside == PATHS:
@@ -284,14 +273,11 @@ class _DelegatePlan:
             while path[-1] != leap.src:
                 path.append(parents[path[-1]])
             for step, (here, there) in enumerate(pairwise(reversed(path))):
-                yield _DelegateMessage(step, self._place[here], self._place[there])
+                yield InsideMessage(step, self._place[here], self._place[there])
         elif inside == DOUBLING:
-            for step in range((src ^ dst).bit_length()):
-                if (src ^ dst) & 1 << step:
-                    yield _DelegateMessage(step, src, src ^ 1 << step)
-                    src ^= 1 << step
+            yield from bit_by_bit(src, dst)
         elif src != dst:
-            yield _DelegateMessage(((dst - src) % len(self._node(leap.node)) - 1) // self.cluster.at_once, src, dst)
+            yield InsideMessage(((dst - src) % len(self._node(leap.node)) - 1) // self.cluster.at_once, src, dst)
 
     def _parents_from(self, source: int) -> Sequence[int]:
         """The rank before each rank on the path from a source inside its node."""
@@ -317,7 +303,7 @@ class _DelegatePlan:
                 ends = self._carrier(node, post), self._carrier(node + post.back, post)
                 yield TemplateMessage(*ends, tuple(chunks), stage.start_us, stage.end_us)
 
-    def inside_us(self, carried: dict[_DelegateMessage, list[int]], pair_bytes: float) -> list[float]:
+    def inside_us(self, carried: dict[InsideMessage, list[int]], pair_bytes: float) -> list[float]:
         """Times of the steps of an exchange inside a node at the rank that has most to send or to receive."""
         busy_us: list[dict[tuple[int, bool], list[float]]] = [{} for _ in range(self._steps)]
         for message, chunks in carried.items():

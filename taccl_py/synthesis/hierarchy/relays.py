@@ -18,7 +18,7 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds.passage import LatencyMachine
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.models.relay_cover import Relay, choose_relays
-from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
+from taccl_py.synthesis.templates.messages import SharedMessage, TemplateMessages, with_chunks
 from taccl_py.tolerances import ABSOLUTE_US, FINE_DIGITS
 from taccl_py.topology.model import Topology
 
@@ -179,27 +179,17 @@ class RelayPiece:
     dst: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _RelayMessage:
-    """A message that pieces share."""
-
-    start_us: float
-    end_us: float
-    src: int
-    dst: int
-
-
 class _RelayWriter:
     """Messages of all nodes, written for the first one."""
 
     def __init__(self, topology: Topology, number: Callable[[RelayPiece, int], int]) -> None:
         self._topology, self._number = topology, number
-        self._carried: dict[_RelayMessage, dict[RelayPiece, None]] = {}
+        self._carried: dict[SharedMessage, dict[RelayPiece, None]] = {}
 
     def hand(self, rank: int, visit: Visit, piece: RelayPiece) -> None:
         """A piece to a rank."""
         if visit.before is not None:
-            message = _RelayMessage(
+            message = SharedMessage(
                 round(visit.start_us, FINE_DIGITS), round(visit.end_us, FINE_DIGITS), visit.before, rank
             )
             self._carried.setdefault(message, {})[piece] = None
@@ -213,16 +203,13 @@ class _RelayWriter:
 
     def messages(self) -> TemplateMessages:
         """Everything that has been written, for all nodes."""
-        sent: dict[_RelayMessage, list[int]] = {}
+        sent: dict[SharedMessage, list[int]] = {}
         for image in _turns(self._topology):
             for message, pieces in self._carried.items():
                 same = replace(message, src=image[message.src], dst=image[message.dst])
                 chunks = (self._number(RelayPiece(image[piece.src], image[piece.dst]), len(image)) for piece in pieces)
                 sent.setdefault(same, []).extend(chunks)
-        return tuple(
-            TemplateMessage(message.src, message.dst, tuple(sorted(chunks)), message.start_us, message.end_us)
-            for message, chunks in sorted(sent.items())
-        )
+        return with_chunks(sent)
 
 
 def _turns(topology: Topology) -> list[tuple[int, ...]]:

@@ -8,7 +8,7 @@ ports that nothing else uses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -23,6 +23,7 @@ from taccl_py.synthesis.hierarchy.rooted import (
 )
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 from taccl_py.synthesis.templates.pipeline import Pipeline, Tells
+from taccl_py.synthesis.templates.site import others_in_turn
 from taccl_py.tolerances import DIGITS
 
 
@@ -145,8 +146,8 @@ def _tree(cluster: LaneCluster, stripes: Stripes, root: int, place: int, number:
     for step in steps:
         tells[carriers[step.src]].append(carriers[step.dst])
     for ranks, carrier in zip(order[1:], carriers[1:], strict=True):
-        tells[carrier] += _others_in_turn(ranks, place)
-    others = [rank for rank in _others_in_turn(order[0], place) if rank != root]
+        tells[carrier] += others_in_turn(carrier, ranks)
+    others = [rank for rank in others_in_turn(carriers[0], order[0]) if rank != root]
     if carriers[0] != root:
         tells[carriers[0]] += others
         tells[root].append(carriers[0])
@@ -161,8 +162,3 @@ def _tree(cluster: LaneCluster, stripes: Stripes, root: int, place: int, number:
         tells[root].append(helper)
         tells[helper] += [rank for rank in others if rank != helper]
     return tells
-
-
-def _others_in_turn(ranks: Sequence[int], place: int) -> list[int]:
-    """The others of a node, from the next place on, so that not everyone begins with the same one."""
-    return [*ranks[place + 1 :], *ranks[:place]]

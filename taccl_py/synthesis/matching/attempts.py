@@ -15,8 +15,7 @@ from types import TracebackType
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Message, Schedule
-from taccl_py.schedule.timing import dispatch_messages
-from taccl_py.schedule.transform import allreduce, combining, untimed_messages
+from taccl_py.schedule.transform import allreduce, combining, dispatched
 from taccl_py.solvers.cluster import cluster_workers
 from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.solvers.processes import Workers, start_workers
@@ -24,7 +23,6 @@ from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.matching.exchange import exchange
 from taccl_py.synthesis.matching.fabric import Fabric
 from taccl_py.synthesis.matching.flood import ChunkPriority, FloodRule, flood
-from taccl_py.synthesis.matching.growth import GrownMessage
 from taccl_py.synthesis.matching.params import PARAMS
 from taccl_py.synthesis.matching.regrow import RegrowTask, regrown
 from taccl_py.synthesis.params import COMMON
@@ -148,14 +146,7 @@ def _carry_out_there(pickled: bytes, attempt: MatchingVariant, limits: Limits) -
 def carry_out(demand: Demand, attempt: MatchingVariant, over: Callable[[], bool]) -> Schedule | None:
     """Schedule of one attempt, or None if time was over before."""
     found = _matched(demand, attempt, over)
-    return reordered(found) if found is not None and len(found.messages) <= attempt.most_reordered else found
-
-
-def reordered(schedule: Schedule) -> Schedule:
-    """The same deliveries in the order of the longest path still to go, if that is faster."""
-    messages = dispatch_messages(schedule.topology, schedule.chunk_bytes, untimed_messages(schedule))
-    other = replace(schedule, messages=messages)
-    return other if other.makespan_us < schedule.makespan_us else schedule
+    return dispatched(found) if found is not None and len(found.messages) <= attempt.most_reordered else found
 
 
 def _matched(demand: Demand, attempt: MatchingVariant, over: Callable[[], bool]) -> Schedule | None:
@@ -173,7 +164,7 @@ def _routed(demand: Demand, topology: Topology, attempt: MatchingVariant, over: 
     collective = Collective(ROUTED[demand.kind], topology.num_ranks, attempt.cuts, demand.root)
     chunk_bytes = demand.chunk_bytes(demand.collective(attempt.cuts))
     fabric = Fabric.of(topology, chunk_bytes)
-    grown: Sequence[GrownMessage] | None
+    grown: Sequence[Message] | None
     if collective.kind is Kind.ALLTOALL:
         grown = exchange(fabric, attempt.cuts, range(topology.num_ranks))
     else:
@@ -187,14 +178,11 @@ def _routed(demand: Demand, topology: Topology, attempt: MatchingVariant, over: 
     return _scheduled(topology, collective, chunk_bytes, grown)
 
 
-def _scheduled(
-    topology: Topology, collective: Collective, chunk_bytes: float, grown: Sequence[GrownMessage]
-) -> Schedule:
+def _scheduled(topology: Topology, collective: Collective, chunk_bytes: float, grown: Sequence[Message]) -> Schedule:
     relayed: list[set[int]] = [set() for _ in range(topology.num_ranks)]
     if collective.kind is Kind.ALLTOALL:
         for message in grown:
             dst = topology.links[message.link].dst
             relayed[dst].update(chunk for chunk in message.chunks if collective.wanted[chunk] != (dst,))
-    messages = tuple(Message(message.link, message.chunks, message.start_us, message.end_us) for message in grown)
     scratch = tuple(tuple(sorted(chunks)) for chunks in relayed)
-    return Schedule(topology, collective, chunk_bytes, messages, scratch)
+    return Schedule(topology, collective, chunk_bytes, tuple(grown), scratch)

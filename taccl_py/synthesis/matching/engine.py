@@ -25,10 +25,11 @@ from taccl_py.collective import COMBINING, Collective, Kind
 from taccl_py.errors import InputError, LimitReached
 from taccl_py.schedule.group import MOST_EXPANDED
 from taccl_py.schedule.ir import Schedule
+from taccl_py.schedule.transform import dispatched
 from taccl_py.synthesis.bounds import Bound, require_ways
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
-from taccl_py.synthesis.matching.attempts import ROUTED, Attempts, MatchingVariant, reordered
-from taccl_py.synthesis.matching.background_bound import BackgroundBound
+from taccl_py.synthesis.matching.attempts import ROUTED, Attempts, MatchingVariant
+from taccl_py.synthesis.matching.background_bound import bound_beside, bound_of
 from taccl_py.synthesis.matching.fabric import Fabric
 from taccl_py.synthesis.matching.least import least_us
 from taccl_py.synthesis.matching.owners import owner_schedule
@@ -73,17 +74,20 @@ class _MatchingRun:
         translations = translations_of(demand.topology) if why_not(demand) is None else None
         self._may_replicate = translations is not None
         self._has_roles = translations is not None and not translations.is_regular
-        self._later = BackgroundBound(
-            demand, self.limits, self._ending, needed_soon=self._may_replicate, known=options.bound
-        )
+        self._bound = options.bound
+        # What is needed at once is computed here.
+        is_later = self._bound is None and not self._may_replicate
+        self._later = bound_beside(demand, self.limits, self._ending) if is_later else None
 
     @property
     def bound(self) -> Bound:
         """Best bound that is known."""
-        if not self._later.is_known:
+        if self._bound is None:
             with self._stage("bound"):
-                self.events.bound(self._later.get().time_us)
-        return self._later.get()
+                found = None if self._later is None else self._later.result(self.limits.stop)
+                self._bound = found or bound_of(self.demand, self.limits)
+                self.events.bound(self._bound.time_us)
+        return self._bound
 
     def answer(self) -> Synthesis:
         """Bound, replicate or match, and turn into a schedule."""
@@ -102,7 +106,7 @@ class _MatchingRun:
         may_improve = best is not None and not self._is_enough(best) and not self.deadline.over()
         if best is not None and may_improve and len(best.messages) <= PARAMS.most_reordered:
             with self._stage("order"):
-                best = reordered(best)
+                best = dispatched(best)
         if best is None:
             raise LimitReached("no schedule was found; give more time with --time-limit")
         proof = Proof.of(best.makespan_us, self.bound)

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from taccl_py.schedule.ir import Message
 from taccl_py.synthesis.matching.fabric import Fabric, Sort
-from taccl_py.synthesis.matching.growth import GrownMessage
 from taccl_py.synthesis.matching.params import PARAMS
 from taccl_py.tolerances import RELATIVE
 from taccl_py.work import count_work
@@ -29,7 +29,7 @@ class ExchangedMessage:
     after: int = -1
 
 
-def exchange(fabric: Fabric, parts: int, roots: Sequence[int] = (0,)) -> tuple[GrownMessage, ...]:
+def exchange(fabric: Fabric, parts: int, roots: Sequence[int] = (0,)) -> tuple[Message, ...]:
     """Return the messages that take chunks from the roots to all ranks, numbered as in the collective.
 
     Parameters
@@ -48,9 +48,7 @@ def exchange(fabric: Fabric, parts: int, roots: Sequence[int] = (0,)) -> tuple[G
     return order_messages([fabric], messages)
 
 
-def rail_exchange(
-    fabrics: Sequence[Fabric], most_together: int, roots: Sequence[int]
-) -> tuple[GrownMessage, ...] | None:
+def rail_exchange(fabrics: Sequence[Fabric], most_together: int, roots: Sequence[int]) -> tuple[Message, ...] | None:
     """Messages of the roots when all that one has for a node goes there together, to its own number, which hands it out.
 
     Parameters
@@ -64,7 +62,7 @@ def rail_exchange(
 
     Returns
     -------
-    tuple of GrownMessage, or None
+    tuple of Message, or None
         None if a link that is needed is missing, or may not be used.
     """
     topology = fabrics[0].topology
@@ -188,7 +186,7 @@ def _add(fabric: Fabric, load: dict[int, float], link: int, times: float) -> Non
         load[claim.orbit] = load.get(claim.orbit, 0.0) + times * claim.time_us
 
 
-def order_messages(fabrics: Sequence[Fabric], messages: Sequence[ExchangedMessage]) -> tuple[GrownMessage, ...]:
+def order_messages(fabrics: Sequence[Fabric], messages: Sequence[ExchangedMessage]) -> tuple[Message, ...]:
     """List schedule: at every moment what has the longest path still to go.
 
     Parameters
@@ -204,7 +202,7 @@ def order_messages(fabrics: Sequence[Fabric], messages: Sequence[ExchangedMessag
     free_us: dict[int, float] = {}
     waiting: list[list[tuple[float, int]]] = [[] for _ in fabric.sorts]
     uses = _uses(fabric)
-    timed: list[GrownMessage] = []
+    timed: list[Message] = []
     # (time, message that may start or -1, orbit that becomes free)
     events = [(0.0, number, -1) for number, message in enumerate(messages) if message.after < 0]
     while events:
@@ -226,7 +224,7 @@ def order_messages(fabrics: Sequence[Fabric], messages: Sequence[ExchangedMessag
                 continue
             _, number = heapq.heappop(waiting[queue])
             end = now + sort.message_us
-            timed.append(GrownMessage(message.link, now, end, message.chunks))
+            timed.append(Message(message.link, message.chunks, now, end))
             for later in follow[number]:
                 heapq.heappush(events, (end, later, -1))
             for claim in sort.claims:

@@ -16,8 +16,8 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from taccl_py.schedule.ir import Message
 from taccl_py.synthesis.matching.fabric import Fabric
-from taccl_py.synthesis.matching.growth import GrownMessage
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.tolerances import RELATIVE
 from taccl_py.work import count_work
@@ -56,7 +56,7 @@ class FloodRule:
 
 def flood(
     fabric: Fabric, sources: Sequence[int], rule: FloodRule, over: Callable[[], bool]
-) -> tuple[GrownMessage, ...] | None:
+) -> tuple[Message, ...] | None:
     """Return messages that bring every chunk to every rank, or None if time was over before.
 
     Parameters
@@ -113,7 +113,7 @@ class _ChunkFlood:
         self._arrivals: dict[float, list[tuple[IntArray, IntArray]]] = {}
         self._log: list[tuple[IntArray, IntArray, float]] = []
 
-    def run(self, over: Callable[[], bool]) -> tuple[GrownMessage, ...] | None:
+    def run(self, over: Callable[[], bool]) -> tuple[Message, ...] | None:
         while self._times:
             now = heapq.heappop(self._times)
             self._receive(now)
@@ -127,10 +127,10 @@ class _ChunkFlood:
                 self._match(now, frugal=False)
             if over():
                 return None
-        grown: list[GrownMessage] = []
+        grown: list[Message] = []
         for links, chunks, start_us in self._log:
             for link, chunk in zip(links.tolist(), chunks.tolist(), strict=True):
-                grown.append(GrownMessage(link, start_us, start_us + float(self._message_us[link]), (chunk,)))
+                grown.append(Message(link, (chunk,), start_us, start_us + float(self._message_us[link])))
         return tuple(grown)
 
     def _receive(self, time_us: float) -> None:

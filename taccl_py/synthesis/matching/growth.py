@@ -12,8 +12,8 @@ import heapq
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from taccl_py.schedule.ir import Message
 from taccl_py.synthesis.matching.fabric import Fabric
 from taccl_py.synthesis.matching.params import PARAMS
 from taccl_py.tolerances import RELATIVE
@@ -23,19 +23,9 @@ from taccl_py.work import count_work
 _Entry = tuple[int, float, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class GrownMessage:
-    """Chunks on one link."""
-
-    link: int
-    start_us: float
-    end_us: float
-    chunks: tuple[int, ...]
-
-
 def grow_trees(
     fabric: Fabric, sources: Sequence[int], seed: int, *, thrifty: bool = False
-) -> tuple[GrownMessage, ...] | None:
+) -> tuple[Message, ...] | None:
     """Messages that take chunks, numbered in the order given, to all other ranks; None if thrift leaves one without.
 
     Parameters
@@ -75,12 +65,12 @@ class _ChunkGrowth:
             self._inside = {(chunk, self._node_of[source]) for chunk, source in enumerate(sources)}
         self._free_us: dict[int, float] = {}
         self._others: dict[int, int] = {}
-        self._grown: list[GrownMessage] = []
+        self._grown: list[Message] = []
         # (time, place that is reached or -1 where only an orbit becomes free)
         self._events: list[tuple[float, int]] = [(0.0, place) for place in starts]
         self._now = self._soon = 0.0
 
-    def run(self) -> tuple[GrownMessage, ...] | None:
+    def run(self) -> tuple[Message, ...] | None:
         while self._left:
             self._now = self._events[0][0]
             self._soon = self._now * (1 + RELATIVE)
@@ -207,7 +197,7 @@ class _ChunkGrowth:
             self._free_us[claim.orbit] = self._now + claim.time_us
             heapq.heappush(self._events, (self._now + claim.time_us, -1))
         end_us = self._now + sort.message_us
-        self._grown.append(GrownMessage(link, self._now, end_us, (chunk,)))
+        self._grown.append(Message(link, (chunk,), self._now, end_us))
         heapq.heappush(self._events, (end_us, place))
 
 

@@ -20,6 +20,7 @@ from taccl_py.schedule.ir import Schedule
 from taccl_py.synthesis.matching.dispatch import Barrier, QueuedMessage, dispatch
 from taccl_py.synthesis.matching.owner_shards import OwnerShards
 from taccl_py.synthesis.matching.params import PARAMS
+from taccl_py.synthesis.templates.site import others_in_turn
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB, MAX_CHUNK_COPIES
 
@@ -209,7 +210,7 @@ class _OwnerPlan:
         """Everyone in a node adds what it has to the gate."""
         ready = Barrier()
         chunks = self._together(span, piece)
-        for turn, rank in enumerate(self._others(node, span.gate)):
+        for turn, rank in enumerate(others_in_turn(span.gate, self._nodes[node])):
             self._send(rank, span.gate, chunks, True, urgency + _TURN * turn, None, ready)
         if not ready.missing:
             self.opening.append(ready)
@@ -217,19 +218,13 @@ class _OwnerPlan:
 
     def _hand_out_inside(self, node: int, span: _OwnerSpan, piece: int, urgency: float, came: Barrier) -> None:
         chunks = self._together(span, piece)
-        for turn, rank in enumerate(self._others(node, span.gate)):
+        for turn, rank in enumerate(others_in_turn(span.gate, self._nodes[node])):
             self._send(span.gate, rank, chunks, False, urgency + _TURN * turn, came, None)
 
     def _together(self, span: _OwnerSpan, piece: int) -> tuple[int, ...]:
         """Chunks of neighbouring owners."""
         own = self._chunks[piece]
         return tuple(range(own[span.owners[0]][0], own[span.owners[-1]][-1] + 1))
-
-    def _others(self, node: int, gate: int) -> list[int]:
-        """The ranks of a node after its gate, around the end."""
-        ranks = self._nodes[node]
-        place = ranks.index(gate)
-        return [*ranks[place + 1 :], *ranks[:place]]
 
     def _send(
         self, src: int, dst: int, chunks: tuple[int, ...], reduce: bool, urgency: float,

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from taccl_py.collective import Collective
+from taccl_py.schedule.ir import Message
 from taccl_py.synthesis.matching.fabric import Fabric
-from taccl_py.synthesis.matching.growth import GrownMessage
 from taccl_py.synthesis.matching.least import least_us
 from taccl_py.synthesis.matching.params import PARAMS
 from taccl_py.synthesis.matching.timetable import Delivery, EnteredLink, Timetable
@@ -56,12 +56,12 @@ class RegrowTask:
 def regrown(
     fabric: Fabric,
     task: RegrowTask,
-    grown: Sequence[GrownMessage],
+    grown: Sequence[Message],
     seed: int,
     over: Callable[[], bool],
     *,
     effort: int = 1,
-) -> Sequence[GrownMessage]:
+) -> Sequence[Message]:
     """Messages of a schedule that is no slower than the one given; the same one where there are too many to try anything.
 
     Parameters
@@ -105,7 +105,7 @@ class _PathOffer(NamedTuple):
 
 
 class _RegrowSearch:
-    def __init__(self, fabric: Fabric, task: RegrowTask, grown: Sequence[GrownMessage], seed: int) -> None:
+    def __init__(self, fabric: Fabric, task: RegrowTask, grown: Sequence[Message], seed: int) -> None:
         self._fabric, self._sources, self._wanted = fabric, task.sources, task.wanted
         self._random = random.Random(seed)
         self.table = Timetable(fabric, task.sources, grown)

@@ -19,7 +19,7 @@ from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.matching.delegated import delegated
 from taccl_py.synthesis.matching.exchange import exchange, rail_exchange
 from taccl_py.synthesis.matching.fabric import Fabric, resource_orbits
-from taccl_py.synthesis.matching.growth import GrownMessage, grow_trees
+from taccl_py.synthesis.matching.growth import grow_trees
 from taccl_py.synthesis.matching.params import PARAMS
 from taccl_py.synthesis.matching.regrow import RegrowTask, regrown
 from taccl_py.synthesis.symmetry import IntArray
@@ -204,8 +204,7 @@ class _Grower:
             Asked whether to give up improving it; None leaves it as it is.
         """
         if self._kind is Kind.ALLTOALL:
-            grown = self._exchange(parts, start.seed, over)
-            return [Message(h.link, h.chunks, h.start_us, h.end_us) for h in grown]
+            return self._exchange(parts, start.seed, over)
         messages: list[Message] = []
         if self._backward is not None:
             backward = self._trees(self._backward, parts, start, over)
@@ -222,10 +221,10 @@ class _Grower:
 
     def _trees(
         self, fabric: Fabric, parts: int, start: _Start, over: Callable[[], bool] | None
-    ) -> list[GrownMessage] | None:
+    ) -> list[Message] | None:
         """Trees of all roots' chunks, which have the numbers that they have in the collective."""
         sources = [root for root in self._roots for _ in range(parts)]
-        grown: Sequence[GrownMessage] | None = grow_trees(fabric, sources, start.seed, thrifty=start.thrifty)
+        grown: Sequence[Message] | None = grow_trees(fabric, sources, start.seed, thrifty=start.thrifty)
         if grown is None:
             return None
         if over is not None:
@@ -236,11 +235,11 @@ class _Grower:
         chunks = [root * parts + part for root in self._roots for part in range(parts)]
         return [replace(message, chunks=(chunks[message.chunks[0]],)) for message in grown]
 
-    def _exchange(self, parts: int, seed: int, over: Callable[[], bool] | None) -> Sequence[GrownMessage]:
+    def _exchange(self, parts: int, seed: int, over: Callable[[], bool] | None) -> list[Message]:
         """Paths of all roots' chunks."""
         grown = exchange(self._fabric, parts, self._roots)
         if over is None:
-            return grown
+            return list(grown)
         size = self._fabric.topology.num_ranks
         chunks = sorted({message.chunks[0] for message in grown})
         number = {chunk: index for index, chunk in enumerate(chunks)}
@@ -250,7 +249,7 @@ class _Grower:
         better = regrown(self._fabric, task, numbered, seed, over)
         return [replace(message, chunks=(chunks[message.chunks[0]],)) for message in better]
 
-    def _summed(self, grown: Sequence[GrownMessage]) -> list[Message]:
+    def _summed(self, grown: Sequence[Message]) -> list[Message]:
         """The tree backwards: every rank sends on when all that is added to it has come and its orbits are free."""
         fabric, free_us = self._fabric, dict[int, float]()
         ready_us: dict[tuple[int, int], float] = {}

@@ -10,8 +10,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from taccl_py.schedule.ir import Message, sort_messages
 from taccl_py.synthesis.matching.fabric import Fabric
-from taccl_py.synthesis.matching.growth import GrownMessage
 from taccl_py.tolerances import RELATIVE
 
 _SOON = 1 + RELATIVE
@@ -53,7 +53,7 @@ class Timetable:
         Of every link.
     """
 
-    def __init__(self, fabric: Fabric, sources: Sequence[int], grown: Iterable[GrownMessage]) -> None:
+    def __init__(self, fabric: Fabric, sources: Sequence[int], grown: Iterable[Message]) -> None:
         """Enter messages of one chunk each, of which none brings a chunk to a rank that has it."""
         self._fabric, self._sources = fabric, sources
         self._claims = [
@@ -145,14 +145,13 @@ class Timetable:
                 # What costs nothing serves many at the same time, which are kept in order too.
                 insort(self._turns[resource], _Turn(start_us, free_us[resource], delivery))
 
-    def grown(self) -> tuple[GrownMessage, ...]:
+    def grown(self) -> tuple[Message, ...]:
         """All messages in order."""
-        found = [
-            GrownMessage(link, start_us, start_us + self.message_us[link], (chunk,))
+        return sort_messages(
+            Message(link, (chunk,), start_us, start_us + self.message_us[link])
             for chunk, entries in enumerate(self.entries)
             for link, start_us in entries.values()
-        ]
-        return tuple(sorted(found, key=lambda message: (message.start_us, message.link, message.chunks)))
+        )
 
 
 def _free_us(turns: list[_Turn], ready_us: float, time_us: float) -> float:

@@ -9,10 +9,9 @@ from functools import partial
 from itertools import chain
 
 from taccl_py.collective import Collective, Kind
-from taccl_py.schedule.blocks import ChunkBlocks
 from taccl_py.schedule.ir import Message, Schedule
-from taccl_py.schedule.layout import Scratch, UntimedMessage, choose_scratch, contiguous_runs
-from taccl_py.schedule.timing import PlanDependences, dispatch_untimed
+from taccl_py.schedule.layout import ChunkBlocks, Scratch, UntimedMessage, choose_scratch, contiguous_runs
+from taccl_py.schedule.timing import PlanDependences
 from taccl_py.solvers.limits import Over, never, until
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.sums import add_up
@@ -102,5 +101,5 @@ def _timed(
     if found.end_us > promised_us * TEMPLATE_PARAMS.kept_promise:
         yield _TimedMessages(plan.dispatched(sizes_bytes, as_planned=True), scratch)
     yield _TimedMessages(
-        dispatch_untimed(topology, [chunk_bytes * blocks.size(run.chunks) for run in kept], kept), scratch
+        PlanDependences.of(topology, kept).dispatched([chunk_bytes * blocks.size(run.chunks) for run in kept]), scratch
     )

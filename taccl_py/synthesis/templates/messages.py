@@ -6,7 +6,7 @@ A template is written in messages between ranks with planned times of which only
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from taccl_py.schedule.layout import UntimedMessage
@@ -38,6 +38,24 @@ class TemplateMessage:
 
 
 TemplateMessages = tuple[TemplateMessage, ...]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SharedMessage:
+    """A message before it is known what shares it."""
+
+    start: float
+    end: float
+    src: int
+    dst: int
+
+
+def with_chunks(carried: Mapping[SharedMessage, list[int]]) -> TemplateMessages:
+    """Messages in order, each with the chunks that share it."""
+    return tuple(
+        TemplateMessage(message.src, message.dst, tuple(sorted(chunks)), message.start, message.end)
+        for message, chunks in sorted(carried.items())
+    )
 
 
 @dataclass(frozen=True, slots=True)

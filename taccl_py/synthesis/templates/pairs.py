@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 
 from taccl_py.synthesis.templates.delegates import Delegates, flipped
 from taccl_py.synthesis.templates.grids import RankGrid, grids
-from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, TemplatePlan
+from taccl_py.synthesis.templates.messages import (
+    SharedMessage,
+    TemplateMessage,
+    TemplateMessages,
+    TemplatePlan,
+    with_chunks,
+)
 from taccl_py.synthesis.templates.params import PARAMS
 from taccl_py.synthesis.templates.patterns import DOUBLING
 from taccl_py.synthesis.templates.site import TemplateSite
@@ -162,16 +167,6 @@ def _doubled(path: RankPath, camp: Camp, site: TemplateSite) -> RankPath:
     return found
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _PairMessage:
-    """A message that chunks share."""
-
-    start: int
-    end: int
-    src: int
-    dst: int
-
-
 def _in_waves(site: TemplateSite, quickest: RankPath, chunks_per_rank: int) -> Iterator[TemplatePlan]:
     """Leaders again, but what is for each node is gathered, crosses and is dealt out for itself.
 
@@ -181,21 +176,17 @@ def _in_waves(site: TemplateSite, quickest: RankPath, chunks_per_rank: int) -> I
     num_ranks = site.topology.num_ranks
     for camp in camps(site):
         path = _led(camp, site, quickest, by_rail=False)
-        carried: dict[_PairMessage, list[int]] = {}
+        carried: dict[SharedMessage, list[int]] = {}
         for src in range(num_ranks):
             for dst in range(num_ranks):
                 first = (src * num_ranks + dst) * chunks_per_rank
                 for message in _messages_in_waves(_without_cycles(path(src, dst)), site):
                     carried.setdefault(message, []).extend(range(first, first + chunks_per_rank))
         if all(site.linked(message.src, message.dst) for message in carried):
-            messages = tuple(
-                TemplateMessage(message.src, message.dst, tuple(chunks), message.start, message.end)
-                for message, chunks in sorted(carried.items())
-            )
-            yield TemplatePlan(chunks_per_rank, messages, f"{camp.name}, node by node")
+            yield TemplatePlan(chunks_per_rank, with_chunks(carried), f"{camp.name}, node by node")
 
 
-def _messages_in_waves(path_ranks: tuple[int, ...], site: TemplateSite) -> Iterator[_PairMessage]:
+def _messages_in_waves(path_ranks: tuple[int, ...], site: TemplateSite) -> Iterator[SharedMessage]:
     """Messages of a path, with times: nodes are gathered for one after the other, then they are sent to, dealing out meanwhile."""
     node_of, num_nodes, length = site.topology.node_of, site.topology.num_nodes, site.topology.num_ranks
     wave = (node_of[path_ranks[-1]] - node_of[path_ranks[0]]) % num_nodes
@@ -206,7 +197,7 @@ def _messages_in_waves(path_ranks: tuple[int, ...], site: TemplateSite) -> Itera
         if wave and node_of[here] != node_of[there]:
             at, lasts = max(at, (num_nodes + wave - 2) * length), length
         if here != there:
-            yield _PairMessage(at, at + lasts, here, there)
+            yield SharedMessage(at, at + lasts, here, there)
         at += lasts
 
 

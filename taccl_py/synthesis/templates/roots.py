@@ -11,7 +11,7 @@ from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessa
 from taccl_py.synthesis.templates.params import PARAMS
 from taccl_py.synthesis.templates.patterns import DIRECT, RING, axis, spread
 from taccl_py.synthesis.templates.pipeline import Pipeline
-from taccl_py.synthesis.templates.site import Edge, IsUsefulAt, TemplateSite
+from taccl_py.synthesis.templates.site import Edge, IsUsefulAt, TemplateSite, others_in_turn
 from taccl_py.synthesis.templates.spreading import handed_out, ring_sets
 
 
@@ -224,16 +224,10 @@ def _dealt(site: TemplateSite, root: int, chunks: int) -> TemplateMessages | Non
         messages += [
             TemplateMessage(holder, other, held, start_us, start_us + site.cost_us[holder, other])
             for holder, start_us in holds_us.items()
-            for other in _others_in_turn(holder, topology.node_ranks[topology.node_of[holder]])
+            for other in others_in_turn(holder, topology.node_ranks[topology.node_of[holder]])
             if other != root
         ]
     return tuple(sorted(messages, key=lambda message: message.start))
-
-
-def _others_in_turn(rank: int, ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """The others, from the next one on, so that not everyone begins with the same one."""
-    place = ranks.index(rank)
-    return (*ranks[place + 1 :], *ranks[:place])
 
 
 def scatter_plans(site: TemplateSite, root: int, chunks_per_rank: int) -> Iterator[TemplatePlan]:

@@ -289,6 +289,12 @@ class TemplateSite:
         )
 
 
+def others_in_turn(rank: int, ranks: Sequence[int]) -> list[int]:
+    """The others, from the next one on, so that not everyone begins with the same one."""
+    place = ranks.index(rank)
+    return [*ranks[place + 1 :], *ranks[:place]]
+
+
 def _ordered(
     ranks: Sequence[int],
     fits: Callable[[list[int], int], bool],

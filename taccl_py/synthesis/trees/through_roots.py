@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from taccl_py.runtimes import MAX_XML_NODES
-from taccl_py.synthesis.bounds.roots import RootParts, RootTrees
+from taccl_py.synthesis.bounds.roots import RootParts
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.sizes import apportion
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, TreePlan
 from taccl_py.synthesis.trees.params import PARAMS
-from taccl_py.synthesis.trees.transfers import PieceTransfer, downwards
+from taccl_py.synthesis.trees.transfers import PieceTransfer, TreeFlow, downwards, hand_out, sum_up
 from taccl_py.synthesis.uneven import usable_counts
 
 _Planned = Callable[[Sequence[PieceTransfer], PieceCosts, Sequence[DispatchRule]], Mapping[DispatchRule, TreePlan]]
@@ -66,47 +66,22 @@ def pieces_through_roots(network: CapacityNetwork, parts: RootParts, pieces: int
     pairs = [*zip(parts.trees, parts.amounts.tolist(), strict=True)]
     total = sum(amount for _, amount in pairs)
     cuts = [max(1, round(pieces * amount / total)) for _, amount in pairs]
-    sums: list[PieceTransfer] = []
+    turned = replace(network, src=network.dst, dst=network.src)
+    transfers: list[PieceTransfer] = []
     arrivals: list[tuple[int, ...]] = []
     for (trees, _), cut in zip(pairs, cuts, strict=True):
+        upwards = downwards(turned, trees.into.tolist(), trees.root)[::-1]
         for place in range(cut):
-            arrivals.append(_sum_up(network, trees, len(arrivals), place / cut, sums))
-    transfers, piece = sums, 0
+            ends = sum_up(network, upwards, TreeFlow(0, len(arrivals), place / cut), transfers)
+            arrivals.append(tuple(ends.get(trees.root, ())))
+    piece = 0
     for (trees, _), cut in zip(pairs, cuts, strict=True):
+        order = downwards(network, trees.out.tolist(), trees.root)
         for place in range(cut):
-            _hand_out(network, trees, piece, place / cut, arrivals[piece], transfers)
+            hand_out(network, order, TreeFlow(0, piece, place / cut), arrivals[piece], transfers)
             piece += 1
     sizes = [amount / total / cut for (_, amount), cut in zip(pairs, cuts, strict=True) for _ in range(cut)]
     return PiecesThroughRoots(tuple(transfers), tuple(sizes))
-
-
-def _sum_up(
-    network: CapacityNetwork, trees: RootTrees, piece: int, ahead: float, transfers: list[PieceTransfer]
-) -> tuple[int, ...]:
-    """Add the transfers that sum a piece up at its root; those that end there are returned."""
-    turned = replace(network, src=network.dst, dst=network.src)
-    brought_by: dict[int, list[int]] = {}
-    for link in reversed(downwards(turned, trees.into.tolist(), trees.root)):
-        after = tuple(brought_by.get(int(network.src[link]), ()))
-        brought_by.setdefault(int(network.dst[link]), []).append(len(transfers))
-        transfers.append(PieceTransfer(0, piece, link, reduce=True, after=after, ahead=ahead))
-    return tuple(brought_by.get(trees.root, ()))
-
-
-def _hand_out(
-    network: CapacityNetwork,
-    trees: RootTrees,
-    piece: int,
-    ahead: float,
-    after: tuple[int, ...],
-    transfers: list[PieceTransfer],
-) -> None:
-    """Add the transfers that hand a piece out from its root, where it is after some others."""
-    brought_by = {trees.root: after}
-    for link in downwards(network, trees.out.tolist(), trees.root):
-        before = brought_by[int(network.src[link])]
-        brought_by[int(network.dst[link])] = (len(transfers),)
-        transfers.append(PieceTransfer(0, piece, link, reduce=False, after=before, ahead=ahead))
 
 
 class RootSearch:

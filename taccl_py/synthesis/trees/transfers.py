@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.packing import SpanningTree
@@ -86,11 +87,8 @@ def gather_transfers(
         order = downwards(network, tree.links.tolist(), network.roots[tree.root])
         for cut in range(cuts):
             piece = number % tree_set.parts * cuts + cut
-            brought_by = {network.roots[tree.root]: tuple(arrivals.get((tree.root, piece), ()))}
-            for link in order:
-                after = brought_by[int(network.src[link])]
-                brought_by[int(network.dst[link])] = (len(transfers),)
-                transfers.append(PieceTransfer(tree.root, piece, link, reduce=False, after=after, ahead=cut / cuts))
+            after = tuple(arrivals.get((tree.root, piece), ()))
+            hand_out(network, order, TreeFlow(tree.root, piece, cut / cuts), after, transfers)
     sketch = network.problem.sketch
     return _own_first(network, transfers) if sketch is not None and sketch.own_first else transfers
 
@@ -131,17 +129,42 @@ def reduce_transfers(
     transfers: list[PieceTransfer] = []
     for number, tree in enumerate(tree_set.trees):
         order = downwards(backward, tree.links.tolist(), network.roots[tree.root])
+        upwards = [turned[link] for link in reversed(order)]
         for cut in range(cuts):
             piece = number % tree_set.parts * cuts + cut
-            brought_by: dict[int, list[int]] = {}
-            for link in reversed(order):
-                parent, child = int(backward.src[link]), int(backward.dst[link])
-                after = tuple(brought_by.get(child, ()))
-                brought_by.setdefault(parent, []).append(len(transfers))
-                transfers.append(
-                    PieceTransfer(tree.root, piece, turned[link], reduce=True, after=after, ahead=cut / cuts)
-                )
+            sum_up(network, upwards, TreeFlow(tree.root, piece, cut / cuts), transfers)
     return transfers
+
+
+class TreeFlow(NamedTuple):
+    """A piece that goes down or up a tree; see `PieceTransfer`."""
+
+    root: int
+    piece: int
+    ahead: float
+
+
+def hand_out(
+    network: CapacityNetwork, links: list[int], flow: TreeFlow, after: tuple[int, ...], transfers: list[PieceTransfer]
+) -> None:
+    """Add the transfers that take a piece down a tree, whose links come after those that lead to them; what leaves its root is after some others."""
+    brought_by: dict[int, tuple[int, ...]] = {}
+    for link in links:
+        before = brought_by.get(int(network.src[link]), after)
+        brought_by[int(network.dst[link])] = (len(transfers),)
+        transfers.append(PieceTransfer(flow.root, flow.piece, link, reduce=False, after=before, ahead=flow.ahead))
+
+
+def sum_up(
+    network: CapacityNetwork, links: list[int], flow: TreeFlow, transfers: list[PieceTransfer]
+) -> dict[int, list[int]]:
+    """Add the transfers that sum a piece up a tree, whose links come before those that they lead to; those that end at each rank."""
+    brought_by: dict[int, list[int]] = {}
+    for link in links:
+        after = tuple(brought_by.get(int(network.src[link]), ()))
+        brought_by.setdefault(int(network.dst[link]), []).append(len(transfers))
+        transfers.append(PieceTransfer(flow.root, flow.piece, link, reduce=True, after=after, ahead=flow.ahead))
+    return brought_by
 
 
 def downwards(network: CapacityNetwork, links: list[int], root: int) -> list[int]:
@@ -197,13 +220,8 @@ def piece_transfers(
     order: list[int] = []
     for piece in sorted(number, key=lambda piece: (piece.tree, piece.cut)):
         tree = trees[piece.tree]
-        root = network.roots[tree.root]
         if not piece.cut:
-            order = downwards(network, tree.links.tolist(), root)
-        brought_by: dict[int, tuple[int, ...]] = {root: ()}
-        for link in order:
-            after = brought_by[int(network.src[link])]
-            brought_by[int(network.dst[link])] = (len(transfers),)
-            ahead = piece.cut / cuts[piece.tree]
-            transfers.append(PieceTransfer(tree.root, number[piece], link, reduce=False, after=after, ahead=ahead))
+            order = downwards(network, tree.links.tolist(), network.roots[tree.root])
+        flow = TreeFlow(tree.root, number[piece], piece.cut / cuts[piece.tree])
+        hand_out(network, order, flow, (), transfers)
     return transfers

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from taccl_py.schedule.ir import Message
 from taccl_py.synthesis.matching.fabric import Fabric
-from taccl_py.synthesis.matching.growth import GrownMessage
 from taccl_py.synthesis.matching.timetable import Delivery, EnteredLink, Timetable
 from taccl_py.topology.model import Link, Port, Topology
 
@@ -16,7 +16,7 @@ LINE = Topology("line", "", (0, 0, 0), (Port("shared", 0, 5),), LINKS)
 
 def table(*grown):
     return Timetable(
-        Fabric.of(LINE, 1e6), (0, 0, 0), [GrownMessage(link, at, at + 10, (chunk,)) for link, at, chunk in grown]
+        Fabric.of(LINE, 1e6), (0, 0, 0), [Message(link, (chunk,), at, at + 10) for link, at, chunk in grown]
     )
 
 
@@ -59,7 +59,7 @@ def test_closing_up_keeps_the_order_and_leaves_no_gap():
 
 def test_what_begins_together_at_a_port_that_costs_nothing_can_be_taken_out_one_by_one():
     line = replace(LINE, ports=(Port("free", 0, 0),))
-    busy = Timetable(Fabric.of(line, 1e6), (1, 0), [GrownMessage(0, 0, 10, (1,)), GrownMessage(2, 0, 10, (0,))])
+    busy = Timetable(Fabric.of(line, 1e6), (1, 0), [Message(0, (1,), 0, 10), Message(2, (0,), 0, 10)])
     busy.close_up()
     assert busy.take(Delivery(0, 2)) == EnteredLink(2, 0)
     assert busy.take(Delivery(1, 1)) == EnteredLink(0, 0)
