@@ -28,7 +28,7 @@ from taccl_py.schedule.transform import in_pieces
 from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.solvers.limits import Limits, Over, never
 from taccl_py.synthesis.bounds.runtime import RuntimeBound, RuntimeBounds
-from taccl_py.synthesis.engine import Synthesis
+from taccl_py.synthesis.engine import Synthesis, unlike
 from taccl_py.synthesis.messages import bounded_by_messages
 from taccl_py.tolerances import RELATIVE
 from taccl_py.verify.any_size import verify_any
@@ -212,9 +212,11 @@ def lower_under(
         If a limit of the runtime cannot be kept by any schedule.
     """
     synthesis = bounded_by_messages(synthesis, MAX_COUNT, over)
-    schedules = _without_images([synthesis.schedule, *synthesis.runners_up])[: PARAMS.most_schedules]
-    lowered = schedules if fixed_chunks else chain.from_iterable(map(pieces_of, schedules))
-    chosen = _choose(_trials(lowered, options, profile, instances, over, stopped), options, instances, over, stopped)
+    schedules = unlike([synthesis.schedule, *synthesis.runners_up])[: PARAMS.most_schedules]
+    first, *others = schedules if fixed_chunks else chain.from_iterable(map(pieces_of, schedules))
+    # Time goes further where what is soon lowered is tried first.
+    tried = [first, *sorted(others, key=lambda each: len(each.messages))]
+    chosen = _choose(_trials(tried, options, profile, instances, over, stopped), options, instances, over, stopped)
     if chosen.schedule is synthesis.schedule:
         return synthesis, chosen
     return chosen_instead(synthesis, chosen.schedule), chosen
@@ -241,15 +243,6 @@ def bound_under(schedule: Schedule, profile: RuntimeProfile) -> RuntimeBound:
     over = limits.countdown()
     bounds = RuntimeBounds.of(schedule.topology, collective.kind, collective.root, profile, limits)
     return bounds.at(schedule.size_bytes, over=over)
-
-
-def _without_images(schedules: Sequence[Schedule]) -> list[Schedule]:
-    """The schedules without those that are as fast as one before them with as many messages, mostly its images."""
-    found: dict[tuple[int, int, str], Schedule] = {}
-    for schedule in schedules:
-        key = (len(schedule.messages), schedule.num_steps, f"{schedule.makespan_us:.6g}")
-        found.setdefault(key, schedule)
-    return list(found.values())
 
 
 def pieces_of(schedule: Schedule) -> Iterator[Schedule]:

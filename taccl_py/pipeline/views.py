@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, zip_longest
 
 from taccl_py.errors import Infeasible, LimitReached
 from taccl_py.lowering.protocol import possible_protocols
@@ -69,17 +69,20 @@ def search(
         demand.topology, profile, demand.kind, demand.size_bytes,
         [str(each) for each in possible_protocols(demand.topology, demand.kind)],
     )  # fmt: skip
-    found: list[Schedule] = []
+    found = [list(synthesis.runners_up)]
     for view in views:
         if over():
             break
         events.stage(f"search for {view.protocol}")
         part = replace(options, limits=limits.within(limits.seconds * (1 - _OWN_SHARE) / len(views)))
         with suppress(LimitReached, Infeasible):
-            found += schedules_under(demand, profile, view, engine, part)
-    seen = {synthesis.schedule.messages, *(each.messages for each in synthesis.runners_up)}
-    fresh = [each for each in found if each.messages not in seen]
-    return replace(synthesis, runners_up=(*fresh, *synthesis.runners_up))
+            found.append(schedules_under(demand, profile, view, engine, part))
+    # The best of every view come first, and the machine itself is one: not all of them are lowered.
+    seen = {synthesis.schedule.messages: synthesis.schedule}
+    for schedule in chain.from_iterable(zip_longest(*found)):
+        if schedule is not None:
+            seen.setdefault(schedule.messages, schedule)
+    return replace(synthesis, runners_up=tuple(seen.values())[1:])
 
 
 def schedules_under(

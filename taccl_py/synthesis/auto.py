@@ -19,7 +19,7 @@ from taccl_py.synthesis.bounds import Bound, raised
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.damage.healing import healed
 from taccl_py.synthesis.damage.simpler import simpler_machines
-from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
+from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis, unlike
 from taccl_py.synthesis.known import known_bound
 from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.race import DIED, EngineRun, RaceOutcome, Racer, SecondRuns
@@ -458,7 +458,8 @@ def _joined(answers: list[Synthesis], bound: Bound, seconds: float) -> Synthesis
     near = [schedule for answer in answers for schedule in (answer.schedule, *answer.runners_up)][1:]
     near = sorted(
         (s for s in near if s.makespan_us <= fastest_us * COMMON.runner_up_factor), key=lambda s: s.makespan_us
-    )[: COMMON.most_runners_up]
+    )
+    near = unlike([best.schedule, *near])[1 : COMMON.most_runners_up + 1]
     near += [answer.schedule for answer in answers[1:] if not any(answer.schedule is other for other in near)]
     proof = Proof.of(fastest_us, bound)
     return Synthesis(best.schedule, bound, proof, best.solver, {"race": seconds}, tuple(near))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -182,6 +182,14 @@ class Synthesis:
     def gap(self) -> float:
         """Relative distance from the bound."""
         return relative_gap(self.schedule.makespan_us, self.bound.time_us)
+
+
+def unlike(schedules: Iterable[Schedule]) -> list[Schedule]:
+    """The schedules without those that are as fast as one before them with as many messages, mostly its images."""
+    found: dict[tuple[int, int, str], Schedule] = {}
+    for schedule in schedules:
+        found.setdefault((len(schedule.messages), schedule.num_steps, f"{schedule.makespan_us:.6g}"), schedule)
+    return list(found.values())
 
 
 class Engine(Protocol):

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from taccl_py.collective import Collective, Kind
+from taccl_py.errors import LoweringError
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Op, Protocol
-from taccl_py.pipeline import select
-from taccl_py.pipeline.deliver import lower_and_verify
+from taccl_py.pipeline import deliver, select
+from taccl_py.pipeline.deliver import lower_and_verify, lower_unverified
 from taccl_py.pipeline.resolve import Request
 from taccl_py.pipeline.search import synthesize
 from taccl_py.pipeline.select import Setting, bound_under, choose_for, lower_under, preferred_us, trial_of
@@ -167,6 +168,39 @@ def test_what_is_slow_by_far_on_links_and_ports_alone_is_not_lowered(monkeypatch
     answer, _ = lower_under(found, RCCL, MI300X, None)
     assert answer.schedule is best
     assert len(lowered) == tried
+
+
+def test_what_is_soon_lowered_is_tried_before_pieces_of_other_schedules(monkeypatch):
+    """With time for three trials the best schedule and both others are tried, not the best one in two and four pieces."""
+    best = exchange(Kind.ALLREDUCE, 64 * MB)
+    others = (_ring(64 * MB), replace(best, messages=in_pieces(best, 1).messages[::-1]))
+    lowered = []
+
+    def noted(schedule, *given, **named):
+        lowered.append(len(schedule.messages))
+        return trial_of(schedule, *given, **named)
+
+    monkeypatch.setattr(select, "trial_of", noted)
+    monkeypatch.setattr(select, "require_valid", lambda _: None)
+    monkeypatch.setattr(select, "unlike", list)
+    monkeypatch.setattr(select, "PARAMS", replace(select.PARAMS, hopeless=1e9))
+    found = Synthesis(best, Bound(1.0, "made up"), Proof.FEASIBLE, "none", {}, others)
+    lower_under(found, RCCL, MI300X, None, over=lambda: len(lowered) >= 3)
+    assert lowered[0] == len(best.messages)
+    assert lowered[1:] == sorted(lowered[1:])
+    assert set(lowered) == {56, 112}
+
+
+def test_a_program_without_room_counts_as_less_work(monkeypatch):
+    """What is refused is refused before it is arranged."""
+    schedule, counted = exchange(Kind.ALLREDUCE, 1 << 16), []
+    monkeypatch.setattr(deliver, "count_work", lambda _, units: counted.append(units))
+    lower_unverified(schedule, replace(RCCL, instances=2), reorders=False)
+    with pytest.raises(LoweringError):
+        lower_unverified(schedule, replace(RCCL, instances=2, max_threadblocks=2), reorders=False)
+    done, refused = counted
+    assert done == 2 * 112 * 2
+    assert refused < done
 
 
 def test_spread_and_gathered_sums_are_right_and_fused():

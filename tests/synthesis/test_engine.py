@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import pytest
 
 from taccl_py.errors import InputError
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.catalog import ENGINE_NAMES, load_engine
-from taccl_py.synthesis.engine import Events, Proof, Synthesis
+from taccl_py.synthesis.engine import Events, Proof, Synthesis, unlike
 from taccl_py.synthesis.milp import synthesize_milp
 from tests.instances import one_way_ring
 from tests.synthesis.tasks import search_for
@@ -34,3 +36,11 @@ def test_engines_are_found_by_name():
 )
 def test_a_schedule_at_its_bound_is_optimal_whoever_found_it(time_us, proof):
     assert Proof.of(time_us, Bound(10.0, "by hand")) is proof
+
+
+def test_a_schedule_that_is_as_fast_with_as_many_messages_is_no_other_one():
+    best = search_for(one_way_ring()).best
+    later = replace(best, messages=tuple(replace(m, end_us=m.end_us + 1) for m in best.messages))
+    image = replace(best, messages=best.messages[::-1])
+    assert unlike([best, image, later]) == [best, later]
+    assert unlike([]) == []

@@ -1,0 +1,35 @@
+"""Search on a machine as protocols see it: what comes first of all that is found."""
+
+from dataclasses import replace
+from itertools import count
+
+from taccl_py.collective import Kind
+from taccl_py.pipeline import views
+from taccl_py.profiles.catalog import load_profile
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.bounds import Bound
+from taccl_py.synthesis.bounds.runtime import ProtocolView
+from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
+from tests.instances import MB
+from tests.pipeline.test_select import exchange
+
+
+def test_the_best_of_the_machine_and_of_every_view_come_first(monkeypatch):
+    """Two runners-up of the machine, three schedules each of two views: all the firsts, then all the seconds, the same one once."""
+    best, delays = exchange(Kind.ALLGATHER, MB), count(1)
+
+    def other():
+        delay = next(delays)
+        moved = tuple(replace(m, start_us=m.start_us + delay, end_us=m.end_us + delay) for m in best.messages)
+        return replace(best, messages=moved)
+
+    own, one, two = [other(), other()], [other(), other(), other()], [other(), other(), other()]
+    two[0] = own[0]
+    answer = Synthesis(best, Bound(1.0, "made up"), Proof.FEASIBLE, "none", {}, tuple(own))
+    monkeypatch.setattr(views, "load_engine", lambda _: lambda *_: answer)
+    monkeypatch.setattr(views, "likely_views", lambda *_: [ProtocolView("LL", 1), ProtocolView("Simple", 1)])
+    found = iter([one, two])
+    monkeypatch.setattr(views, "schedules_under", lambda *_: next(found))
+    demand = Demand(best.topology, Kind.ALLGATHER, float(MB))
+    given = views.search(demand, "auto", Options(limits=Limits(60)), load_profile("rccl-mi300x"), Events())
+    assert list(given.runners_up) == [own[0], one[0], own[1], one[1], two[1], one[2], two[2]]
