@@ -249,17 +249,22 @@ def pieces_of(schedule: Schedule) -> Iterator[Schedule]:
     """The schedule, and valid ones with its messages in pieces: what is forwarded, summed or copied out need not wait for a whole one."""
     yield schedule
     for number in PARAMS.pieces[1:]:
-        few = len(schedule.messages) * number <= PARAMS.most_messages
-        if schedule.chunk_bytes / number < PARAMS.least_piece_bytes or not few:
-            return
-        cut = in_pieces(schedule, number)
-        if not verify_any(cut):
-            yield replace(cut, origin=schedule.origin)
+        cut = cut_into(schedule, number)
+        if cut is not None:
+            yield cut
 
 
-def are_small(pieces: Schedule, size_bytes: float) -> bool:
-    """True if the pieces of a schedule that was cut for some size are too small at another one."""
-    return pieces.chunk_bytes * size_bytes / pieces.size_bytes < PARAMS.least_piece_bytes
+def cut_into(schedule: Schedule, number: int) -> Schedule | None:
+    """The schedule with each message in so many pieces; None if these are small or too many, or it is not valid so."""
+    if are_small(schedule, schedule.size_bytes, number) or len(schedule.messages) * number > PARAMS.most_messages:
+        return None
+    cut = in_pieces(schedule, number)
+    return None if verify_any(cut) else replace(cut, origin=schedule.origin)
+
+
+def are_small(schedule: Schedule, size_bytes: float, number: int = 1) -> bool:
+    """True if pieces of a schedule's chunks, so many of each, are too small at a size; by default the chunks themselves are pieces."""
+    return schedule.collective.chunk_bytes(size_bytes) / number < PARAMS.least_piece_bytes
 
 
 def _trials(

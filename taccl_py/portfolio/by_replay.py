@@ -1,7 +1,8 @@
 """Files of a portfolio under a runtime profile: algorithm, protocol and instances for every size, chosen by replay.
 
 1. Candidates are ranked at every probe size by their schedules' times on the machine as protocols see it.
-2. The best few are lowered once, and replayed under protocols and instances (`taccl_py.pipeline.select`).
+2. The best few are lowered once, also with messages in pieces for the sizes that are large enough, and replayed under protocols and
+   instances (`taccl_py.pipeline.select`).
 3. A path over all sizes is chosen that minimizes the product of times. A change costs as much as `Params.change`, and protocols
    only rise from LL over LL128 to Simple, so that no file alternates with another.
 4. Each file ends where the next choice becomes faster, or where it is no longer safe.
@@ -17,11 +18,12 @@ from itertools import chain, groupby, pairwise
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Protocol
+from taccl_py.pipeline import select
 from taccl_py.pipeline.select import (
     Setting,
     Trial,
     are_small,
-    pieces_of,
+    cut_into,
     preferred_us,
     protocols_for,
     trial_of,
@@ -332,13 +334,24 @@ def _trial_tasks(
         for number in _best_few(candidates, [min(each[place].values()) for each in estimates]):
             found.setdefault(number, []).append(size)
     for number, of_one in found.items():
-        size, whole = of_one[len(of_one) // 2], candidates[number]
-        for schedule in pieces_of(at_size(whole.schedule, size)):
-            candidate = whole
-            if schedule.collective != whole.schedule.collective:
-                curve = cost_curve(schedule, sizes[0], sizes[-1])
-                candidate = replace(whole, schedule=schedule, curve=curve)
+        for candidate, size in _cut_for(candidates[number], of_one, sizes):
             yield _UnloweredTrial(candidate, number, size, options, profile)
+
+
+def _cut_for(whole: Candidate, of_one: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[Candidate, int]]:
+    """A candidate, and the same with messages in pieces; each with the middle one of its sizes that are large enough, to be lowered for it.
+
+    The middle one of all sizes must not decide about pieces: in a wide range it is too small for them.
+    """
+    yield whole, of_one[len(of_one) // 2]
+    for pieces in select.PARAMS.pieces[1:]:
+        fitting = [size for size in of_one if not are_small(whole.schedule, size, pieces)]
+        if not fitting:
+            return
+        size = fitting[len(fitting) // 2]
+        cut = cut_into(at_size(whole.schedule, size), pieces)
+        if cut is not None:
+            yield replace(whole, schedule=cut, curve=cost_curve(cut, sizes[0], sizes[-1])), size
 
 
 def _best_few(candidates: Sequence[Candidate], times: Sequence[float]) -> list[int]:

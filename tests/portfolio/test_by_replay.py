@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from taccl_py.collective import Kind
+from taccl_py.collective import Collective, Kind
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Protocol
 from taccl_py.pipeline.resolve import Request
@@ -14,6 +14,7 @@ from taccl_py.portfolio.build import synthesize_portfolio
 from taccl_py.portfolio.by_replay import (
     TrialChoice,
     _best_path,
+    _cut_for,
     _extended,
     _Extending,
     _replayed,
@@ -21,12 +22,17 @@ from taccl_py.portfolio.by_replay import (
     _rounded,
     _SizeProtocols,
 )
+from taccl_py.portfolio.candidates import Candidate
 from taccl_py.profiles.catalog import select_profile
 from taccl_py.runtimes import RUNTIMES
+from taccl_py.schedule.layout import UntimedMessage
+from taccl_py.schedule.timing import build_schedule
+from taccl_py.simulate.cost_curve import cost_curve
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Events, Options
 from taccl_py.topology.catalog import load_topology
 from taccl_py.units import SizeRange
+from tests.instances import full
 
 RISING = [Protocol.LL, Protocol.LL128, Protocol.SIMPLE]
 
@@ -97,6 +103,28 @@ def test_ends_of_ranges_have_few_digits():
     assert _rounded(5, 4, 8) == 5
 
 
+def all_to_all_gather(low, high):
+    """Candidate for sizes of a range, each of whose chunks is a quarter of the size, and whose messages have one chunk."""
+    topology, collective = full(4), Collective(Kind.ALLGATHER, 4)
+    untimed = [UntimedMessage(index, (link.src,), 0, 1) for index, link in enumerate(topology.links)]
+    schedule = build_schedule(topology, collective, collective.chunk_bytes(high), untimed)
+    return Candidate("made up", "none", schedule, cost_curve(schedule, low, high))
+
+
+def sizes_of_pieces(sizes):
+    """Size for which each number of pieces is to be lowered, where a candidate is among the best at all sizes."""
+    whole = all_to_all_gather(sizes[0], sizes[-1])
+    return {len(cut.schedule.messages) // 12: size for cut, size in _cut_for(whole, sizes, sizes)}
+
+
+def test_pieces_are_made_for_the_sizes_that_have_them_not_for_the_middle_of_all():
+    """A piece has 256 KiB: halves begin at 2 MiB, and quarters at 4 MiB; the middle size of the first range has none."""
+    assert sizes_of_pieces([1 << place for place in range(10, 31)]) == {1: 1 << 20, 2: 1 << 26, 4: 1 << 26}
+    assert sizes_of_pieces([1 << place for place in range(10, 23)]) == {1: 1 << 16, 2: 1 << 22, 4: 1 << 22}
+    assert sizes_of_pieces([1 << 26]) == {1: 1 << 26, 2: 1 << 26, 4: 1 << 26}
+    assert sizes_of_pieces([1 << place for place in range(10, 21)]) == {1: 1 << 15}
+
+
 def portfolio(name, kind, sizes, runtime, seconds):
     profile = select_profile("auto", runtime, load_topology(name)).profile
     request = Request(
@@ -130,6 +158,22 @@ def test_files_of_mi300x():
     assert [member.lowered.program.protocol for member in found.members][-1] is Protocol.SIMPLE
     assert found.profile is profile
     assert math.isclose(found.rows[0].runtime_us, 7.0, rel_tol=0.1)
+
+
+@pytest.mark.slow
+def test_small_sizes_of_a_range_make_no_large_one_slower():
+    """Four MI300X: messages of 64 MiB go in quarters, 770 us, not as wholes, 809."""
+    profile = select_profile("auto", "rccl", load_topology("mi300x")).profile
+    request = Request(
+        "mi300x", Kind.ALLREDUCE, engine="templates", options=Options(limits=Limits(seconds=1.0, workers=1, by_work=True)),
+        profile=profile, ranks=tuple(range(4)),
+    )  # fmt: skip
+    times_us = [
+        synthesize_portfolio(request, SizeRange(low, 1 << 26), LoweringOptions(RUNTIMES["rccl"]), 1, Events())
+        .rows[-1].runtime_us
+        for low in (1 << 10, 1 << 26)
+    ]  # fmt: skip
+    assert times_us[0] <= 1.02 * times_us[1]
 
 
 @pytest.mark.slow
