@@ -41,6 +41,8 @@ class Kind(StrEnum):
 COMBINING = frozenset({Kind.REDUCESCATTER, Kind.ALLREDUCE, Kind.REDUCE})
 ROOTED = frozenset({Kind.BROADCAST, Kind.REDUCE, Kind.GATHER, Kind.SCATTER})
 _WANTED_BY_ALL = frozenset({Kind.ALLGATHER, Kind.ALLREDUCE, Kind.BROADCAST})
+# Calls near a size are at most this part of it apart. Guess: programs' cells have 16 bytes or more, so that those of the size fit.
+_FINENESS = 16
 _DUAL = {Kind.REDUCE: Kind.BROADCAST, Kind.REDUCESCATTER: Kind.ALLGATHER}
 
 
@@ -195,6 +197,24 @@ class Collective:
     def chunk_bytes(self, size_bytes: float) -> float:
         """Bytes of one chunk for a size as nccl-tests counts it."""
         return size_bytes / self.chunks_per_size
+
+    @property
+    def num_shares(self) -> int:
+        """Ranks that the size of nccl-tests is shared out among, which calls count in; 1 for Broadcast and Reduce."""
+        return 1 if self.kind in (Kind.BROADCAST, Kind.REDUCE) else self.num_ranks
+
+    def served_bytes(self, size_bytes: float) -> float:
+        """Size for which programs are made where a size is asked for: that one, or the nearest call if ranks do not divide it.
+
+        Nearby calls that ranks divide are served by programs of more or fewer chunks and instances. Powers of two of these, which most
+        calls allow, are not to be barred by the very size; so shares are multiples of as large a power of two as a few per cent allow.
+        """
+        shares = self.num_shares
+        if size_bytes % shares == 0:
+            return size_bytes
+        most = int(size_bytes / (_FINENESS * shares))
+        step = shares << max(0, most.bit_length() - 1)
+        return float(max(1, round(size_bytes / step)) * step)
 
     @property
     def busbw_factor(self) -> float:

@@ -22,10 +22,11 @@ from taccl_py.cli.options import (
     require_room_for_json,
     runtime_profile_option,
 )
+from taccl_py.cli.unserved import unserved_note
 from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.jsonio import format_of, read_text, write_all, write_atomically
 from taccl_py.lowering.program import Program
-from taccl_py.runtimes import LEGACY
+from taccl_py.runtimes import LEGACY, Runtime
 from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT, GROUP_FORMAT, read_schedule
 from taccl_py.schedule.ir import Schedule
 from taccl_py.units import format_count, format_gap, format_size, format_time
@@ -308,14 +309,21 @@ def _lower_xml(subject: Schedule, values: dict[str, Any]) -> _Written:
     profile = select_profile(values["runtime_profile"], options.runtime.name, subject.topology).profile
     choice = lower_schedule(subject, options, profile, values["instances"])
     written = _written(choice.lowered, subject, options.runtime.name)
+    note = _unserved(subject, choice.lowered, options.runtime)
     if choice.runtime_us is None:
-        return written
+        return replace(written, summary=written.summary + note)
     facts = {"instances": choice.instances, "runtime_us": choice.runtime_us, "runtime_profile": profile.name}
     return replace(
         written,
         facts=written.facts | facts,
-        summary=f"{written.summary}, {format_time(choice.runtime_us)} under runtime profile {profile.label}",
+        summary=f"{written.summary}, {format_time(choice.runtime_us)} under runtime profile {profile.label}{note}",
     )
+
+
+def _unserved(schedule: Schedule, lowered: Lowered, runtime: Runtime) -> str:
+    """A line more where the runtime would not choose the file at the size that the schedule was made for."""
+    note = unserved_note([(round(schedule.size_bytes), lowered.program)], runtime)
+    return f"\n{note}" if note else ""
 
 
 def _written(lowered: Lowered, subject: Schedule | GroupSchedule, runtime: str) -> _Written:

@@ -16,6 +16,7 @@ from taccl_py.api.search import build_portfolio
 from taccl_py.cli.cache import verdicts
 from taccl_py.cli.options import echo_json, words_again
 from taccl_py.cli.progress import watched
+from taccl_py.cli.unserved import unserved_note
 from taccl_py.errors import InputError
 from taccl_py.jsonio import canonical_json
 from taccl_py.lowering.lower import LoweringOptions
@@ -75,6 +76,9 @@ def synth_portfolio(
         return
     for table in portfolio_tables(result):
         print_table(table)
+    served = [(row.size_bytes, portfolio.members[row.member].lowered.program) for row in portfolio.rows]
+    if note := unserved_note(served, options.runtime):
+        click.echo(note, err=True)
     if note := _faster_by_switch(result):
         click.echo(note, err=True)
     for name in names:

@@ -45,6 +45,7 @@ from taccl_py.cli.options import (
     runtime_profile_option,
 )
 from taccl_py.cli.progress import watched
+from taccl_py.cli.unserved import unserved_note
 from taccl_py.errors import InputError
 from taccl_py.report.tables import print_table, record, summary_table, timed
 from taccl_py.runtimes import EXECUTOR, MSCCLPP, V100_THREADBLOCKS, Runtime
@@ -230,7 +231,8 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
     if lowered is not None and profile.is_neutral:
         slow = _slow_replay(answer, lowered, options.instances, cut_short=stop.is_set())
     warnings = _warnings(lowered, options.runtime, topology.gpu, output) if lowered is not None else []
-    for note in (slow, _faster_by_switch(result), *warnings):
+    unserved = "" if lowered is None else unserved_note([(result["size_bytes"], lowered.program)], options.runtime)
+    for note in (unserved, slow, _faster_by_switch(result), *warnings):
         if note:
             click.echo(note, err=True)
     for name in files:

@@ -18,6 +18,7 @@ from taccl_py.runtimes import (
 
 # The limit that a program misses whose chunks divide no size for which it may be used.
 NO_CALL = "nchunksperloop"
+_WIDEST_ELEMENT_BYTES = 8
 _BUILT_IN_NAME = "2D"
 
 
@@ -51,12 +52,21 @@ def require_sizes(program: Program, runtime: Runtime) -> None:
 
 def no_call(min_bytes: int, max_bytes: int, whole: int, runtime: Runtime) -> LoweringError:
     """Return the error that no size of a range is a multiple of so many bytes, one for each chunk of a program."""
+    near = " and ".join(map(str, multiples_beside(max_bytes, whole)))
     return LoweringError(
-        f"none of the sizes from {min_bytes} to {max_bytes} bytes is a multiple of the program's {whole} "
-        f"chunks, so {runtime.title} would never select it; ask for a wider range, or for fewer chunks or instances",
+        f"none of the sizes from {min_bytes} to {max_bytes} bytes is a multiple of the program's {whole} chunks, which the count of "
+        f"elements must be, so {runtime.title} would never select it; ask for a wider range, which holds for example {near} bytes, "
+        "or for fewer chunks or instances",
         runtime=runtime.name,
         limit=NO_CALL,
     )
+
+
+def multiples_beside(size_bytes: int, divisor: int) -> list[int]:
+    """Sizes next to one, the smaller first, that hold a multiple of so many elements of any type."""
+    step = divisor * _WIDEST_ELEMENT_BYTES
+    below = size_bytes // step * step
+    return [size for size in (below, below + step) if size > 0]
 
 
 def require_name(name: str, kind: Kind | None, runtime: Runtime) -> None:

@@ -13,6 +13,9 @@ from taccl_py.collective import Address, Kind
 from taccl_py.pickles import pickled_by_fields
 from taccl_py.runtimes import CUSTOM, Runtime
 
+# The count of a call is for each rank, and its size that of all.
+_COUNTED_BY_RANK = frozenset({Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLTOALL})
+
 
 class Op(StrEnum):
     """Kinds of step, spelled as in MSCCL XML."""
@@ -192,9 +195,14 @@ def chunks_of_size(program: Program, runtime: Runtime | None = None) -> int:
 
 def count_divisor(program: Program) -> int:
     """Divisor that the count of a call must have for runtimes to take the file; three collectives count for each rank."""
-    for_each_rank = program.kind in (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLTOALL)
     chunks = program.num_chunks_per_loop
-    return chunks // math.gcd(chunks, len(program.gpus) if for_each_rank else 1)
+    return chunks // math.gcd(chunks, len(program.gpus) if program.kind in _COUNTED_BY_RANK else 1)
+
+
+def size_divisor(program: Program, runtime: Runtime | None = None) -> int:
+    """Number of elements that a size, counted as nccl-tests does, must be a multiple of for a runtime to take the file."""
+    for_each_rank = len(program.gpus) if program.kind in _COUNTED_BY_RANK else 1
+    return math.lcm(max(chunks_of_size(program, runtime), 1), for_each_rank)
 
 
 def _step_text(step: Step) -> str:

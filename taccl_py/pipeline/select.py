@@ -145,14 +145,18 @@ class Trial:
         return lowered if lowered is not None and lowered.program.protocol is setting.protocol else None
 
     def allows(self, size_bytes: float, setting: Setting) -> bool:
-        """True if this many copies of the program fit into the runtime, and a call's chunks can be cut for them."""
+        """True if this many copies of the program fit into the runtime, and a call's chunks can be cut for them.
+
+        The call is one of this size, or the nearest one where the ranks do not divide it.
+        """
         program, runtime, number = self.lowered.program, self.options.runtime, setting.instances
-        cell_bytes = size_bytes / max(self.schedule.collective.chunks_per_size, 1)
+        collective, whole = self.schedule.collective, program.num_chunks_per_loop * number
+        cell_bytes = size_bytes / max(collective.chunks_per_size, 1)
         return (
             (number in self.joined or program.num_threadblocks * number <= (self.options.max_threadblocks or 1))
             and program.num_channels * number <= runtime.max_channels
             and cell_bytes / number >= PARAMS.least_cell_bytes
-            and size_bytes % (program.num_chunks_per_loop * number) == 0
+            and (size_bytes % whole == 0 or collective.served_bytes(size_bytes) % whole == 0)
         )
 
     def settings(self, size_bytes: float, protocols: Sequence[Protocol], instances: int | None) -> Iterator[Setting]:

@@ -214,8 +214,16 @@ def _members_by_replay(
             members.append(member)
             floor, low = member.found.program.protocol, member.max_bytes + 1
     if not members:
-        raise no_call(sizes.low_bytes, sizes.high_bytes, 1, lowering.options.runtime)
+        raise _no_call(cover, stretches[-1].choices[0], sizes, lowering.options)
     return up_to(members, sizes.high_bytes)
+
+
+def _no_call(
+    cover: ReplayedCover, choice: TrialChoice, sizes: SizeRange, options: LoweringOptions
+) -> LoweringError:  # fmt: skip
+    """Error for a range that holds no call of a choice's program."""
+    task = _unlowered(cover, choice, SizeSpan(0, sizes.low_bytes, sizes.high_bytes), options)
+    return no_call(sizes.low_bytes, sizes.high_bytes, task.divisor, options.runtime)
 
 
 def _likely_members(
@@ -308,6 +316,23 @@ class _UnloweredMember:
     options: LoweringOptions
     profile: RuntimeProfile
 
+    @property
+    def made_for(self) -> int:
+        """Size in the middle of the span."""
+        return _middle(self.span.min_bytes, self.span.max_bytes)
+
+    @property
+    def variant(self) -> SizedCandidate:
+        """The candidate for this size."""
+        candidate, made_for = self.candidate, self.made_for
+        schedule = at_size(candidate.schedule, made_for)
+        return SizedCandidate(candidate, made_for, schedule, self.trial.lowered, candidate.curve)
+
+    @property
+    def divisor(self) -> int:
+        """Number that must divide a size for the runtime to take the program."""
+        return divisor_of(self.variant, self.options) * self.choice.setting.instances
+
 
 @dataclass(frozen=True)
 class _TimedFile:
@@ -344,12 +369,9 @@ def _member_of(task: _UnloweredMember, stopped: Over) -> UnverifiedFile:
     LoweringError
         If a limit of the runtime cannot be kept, or the runtime raises flags of this protocol too early for the program.
     """
-    candidate, trial, choice, span, options = task.candidate, task.trial, task.choice, task.span, task.options
-    made_for = _middle(span.min_bytes, span.max_bytes)
-    schedule = at_size(candidate.schedule, made_for)
-    variant = SizedCandidate(candidate, made_for, schedule, trial.lowered, candidate.curve)
-    wanted = replace(trial.options, protocol=choice.setting.protocol, instances=choice.setting.instances)
-    divisor = divisor_of(variant, options) * choice.setting.instances
+    choice, span, options = task.choice, task.span, task.options
+    variant, divisor = task.variant, task.divisor
+    wanted = replace(task.trial.options, protocol=choice.setting.protocol, instances=choice.setting.instances)
     if -(-max(1, span.min_bytes) // divisor) * divisor > span.max_bytes:
         raise no_call(span.min_bytes, span.max_bytes, divisor, options.runtime)
     member = in_some_arrangement(

@@ -61,5 +61,7 @@ def test_some_size_must_be_a_multiple_of_the_chunks(least, most, selected):
     if selected:
         require_sizes(made, EXECUTOR)
         return
-    with pytest.raises(LoweringError, match=f"from {least} to {most} bytes is a multiple of the program's 8 chunks"):
+    with pytest.raises(
+        LoweringError, match=f"from {least} to {most} bytes is a multiple of the program's 8 chunks, which the count"
+    ):
         require_sizes(made, EXECUTOR)

@@ -7,7 +7,8 @@ import pytest
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.lowering.program import Op, Protocol
+from taccl_py.lowering.limits import multiples_beside
+from taccl_py.lowering.program import Op, Protocol, size_divisor
 from taccl_py.pipeline import deliver, select
 from taccl_py.pipeline.deliver import lower_and_verify, lower_unverified
 from taccl_py.pipeline.resolve import Request
@@ -34,15 +35,20 @@ RCCL = LoweringOptions(RUNTIMES["rccl"])
 def exchange(kind, size_bytes, name="mi300x"):
     """Everybody sends its share, or for AllReduce its part of every sum and then its sum, to everybody."""
     topology = load_topology(name)
-    number = topology.num_ranks
-    collective = Collective(kind, number)
+    collective = Collective(kind, topology.num_ranks)
+    return build_schedule(topology, collective, collective.chunk_bytes(size_bytes), exchanged(topology, kind))
+
+
+def exchanged(topology, kind):
+    """The messages of that."""
     untimed = []
     for index, link in enumerate(topology.links):
         if kind is Kind.ALLREDUCE:
             untimed += [UntimedMessage(index, (link.dst,), 0, 1, reduce=True), UntimedMessage(index, (link.src,), 2, 3)]
         else:
-            untimed.append(UntimedMessage(index, (link.src,), 0, 1))
-    return build_schedule(topology, collective, collective.chunk_bytes(size_bytes), untimed)
+            chunk = link.src * topology.num_ranks + link.dst if kind is Kind.ALLTOALL else link.src
+            untimed.append(UntimedMessage(index, (chunk,), 0, 1))
+    return untimed
 
 
 @pytest.mark.parametrize(
@@ -106,6 +112,29 @@ def test_instances_that_do_not_fit_are_joined_in_earnest():
     assert set(trial.joined) == {8}
     assert trial.allows(1 << 16, Setting(Protocol.LL, 8))
     assert not trial.allows(1 << 16, Setting(Protocol.LL, 16))
+
+
+@pytest.mark.parametrize(("kind", "ranks"), [(Kind.ALLREDUCE, 5), (Kind.ALLGATHER, 7), (Kind.ALLTOALL, 3)])
+def test_ranks_that_do_not_divide_the_size_do_not_bar_instances(kind, ranks):
+    """No number of instances serves 64 MiB there; those that serve sizes next to it are tried."""
+    topology = full(ranks)
+    untimed = exchanged(topology, kind)
+    collective = Collective(kind, ranks)
+    size = 64 << 20
+    chosen = choose_for(build_schedule(topology, collective, collective.chunk_bytes(size), untimed), RCCL, MI300X, None)
+    instances = chosen.setting.instances
+    assert instances > 1
+    program = chosen.lowered.program
+    assert size % size_divisor(program)
+    assert all(near % size_divisor(program) == 0 for near in multiples_beside(size, size_divisor(program)))
+
+
+def test_instances_still_divide_a_size_that_ranks_divide():
+    """Eight ranks have an odd share of 8 x 65537 bytes."""
+    size = 8 * 65537
+    trial = trial_of(exchange(Kind.ALLREDUCE, size), RCCL, MI300X)
+    assert trial.allows(size, Setting(Protocol.LL, 1))
+    assert not trial.allows(size, Setting(Protocol.LL, 2))
 
 
 def test_pieces_follow_each_other_and_are_valid():
