@@ -419,6 +419,9 @@ def test_a_folder_of_plans_is_verified_as_a_whole(taccl, plans):
     assert "from 1024 to 65536 bytes all.json is for the same calls" in checked.out
     (folder / "all.json").write_text("[]", encoding="utf-8")
     assert "[stray-file]" in taccl("check", "cache").out
+    (folder / "all.json").write_text((plans / "schedule.json").read_text(encoding="utf-8"), encoding="utf-8")
+    told = "all.json: it is no MSCCL++ plan (gpus: is missing), and this folder is read as one of plans; move it to another folder"
+    assert told in taccl("check", "cache").out
 
 
 def test_a_table_that_says_other_than_the_plans_is_an_error(taccl, plans):
