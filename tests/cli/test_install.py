@@ -52,12 +52,30 @@ def test_what_synth_made_for_a_runtime_is_checked_and_installed_for_it(taccl, fo
     made = taccl("synth", "mi300x", "allgather", "--size", "1KiB", "--engine", "templates", "-o", "out", "--json")
     assert (made.code, made.json["runtime"]) == (0, "rccl")
     assert "for rccl" in taccl("check", name).out
+    assert "assumed" not in taccl("check", name).out
     assert "for executor" in taccl("check", name, "--runtime", "executor").out
     ended = taccl("install", name, "-o", "algos")
     assert "export RCCL_MSCCL_ENABLE=1" in ended.out
     assert "1 file for rccl" in ended.err
     (folder / "out/summary.json").write_text("{", encoding="utf-8")
     assert "for executor" in taccl("check", "out/algorithm.xml").out
+
+
+@pytest.mark.usefixtures("two")
+def test_check_says_which_runtime_it_assumes_of_what_is_installed(taccl):
+    """Nothing but algorithm files may lie in the folder of a modern runtime; legacy MSCCL's has a configuration."""
+    for runtime in REALLY:
+        assert taccl("install", "in", "-o", runtime, "--runtime", runtime).code == 0
+        assert "assumed" not in taccl("check", runtime, "--runtime", runtime).out
+        ended = taccl("check", runtime)
+        assert (ended.code, ended.err) == (0, "")
+        whole = ended.out.splitlines()[-1]
+        guess = "executor is assumed, --runtime names another one"
+        assert (guess in whole) == (runtime != "legacy")
+        assert ("for legacy" in whole) == (runtime == "legacy")
+        if runtime != "legacy":
+            (name, *_) = sorted(Path(runtime).iterdir())
+            assert guess in taccl("check", name).out
 
 
 def test_files_for_several_runtimes_need_a_name(taccl, refuse):
