@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,14 @@ import click
 
 from taccl_py.cli.options import KIND, echo_json, json_option, told_runtime, told_runtime_option
 from taccl_py.collective import Kind
+from taccl_py.discover.gpus import AUTO
 from taccl_py.errors import InputError, InvalidArtifact, Unsupported, UnsupportedFeature, Violation
 from taccl_py.jsonio import format_of, parse_json, read_text
 from taccl_py.releases import DEFAULT_FOLDER
 from taccl_py.report.tables import INDEX_FORMATS, SUMMARY_FILE, SUMMARY_FORMAT
-from taccl_py.runtimes import LEGACY, MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
-from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT, GROUP_FORMAT, read_schedule
+from taccl_py.runtimes import LEGACY, LEGACY_CONFIG, MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
+from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT, GROUP_FORMAT, GROUP_INDEX, INDEX_OF_GROUPS, read_schedule
+from taccl_py.schedule.files import FORMAT as SCHEDULE_FORMAT
 from taccl_py.units import format_count, format_size, format_time
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ _UNREAD_VALUE = ("buffer-name", "number-format", "number-range", "step-type")
 # Rules broken by several places together, or in the execution: one of the places is wrong, and may have been rejected.
 _CONSEQUENCE = ("deadlock", "missing-counterpart", "race")
 _DEMAND_FORMATS = ("taccl-demand", DEMAND_SCHEDULE_FORMAT)
+_OUR_FORMATS = {SCHEDULE_FORMAT, GROUP_FORMAT, *_DEMAND_FORMATS}
 # What taccl synth lowers a demand to.
 DEMAND_FILES = ("plan.json", "algorithm.xml")
 _RANK_OF_RULE = {
@@ -79,7 +83,8 @@ def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, *
 
     A directory is verified file by file and as a whole: files that would stop the runtime's scan or its initialisation, sizes for
     which two good files compete, sizes and placements that they cover, and the memory that its connections take. A folder of
-    JSON files is one of MSCCL++ plans. Of a folder that taccl synth wrote, which no runtime scans, schedule.json and algorithm.xml are verified.
+    JSON files is one of MSCCL++ plans, or of schedules. Of a folder that taccl synth wrote, which no runtime scans, schedule.json and
+    algorithm.xml are verified; of one that taccl groups wrote each group's files, and that the groups keep links and ports apart.
 
     Exit code 0 if all are good, 4 if the verifier rejects one, else 2 if one cannot be read, else 7 if one uses what the
     verifier does not know: it is unsupported then, which is neither good nor bad.
@@ -97,15 +102,10 @@ def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, *
         )
     results: list[dict[str, Any]] = []
     for path in files:
-        target = RUNTIMES[told_runtime(runtime, [path])]
         if hints["demand"] is not None:
             results += _verify_against(path, hints["demand"])
-        elif (beside := _demand_beside(path)) is not None and not any(asked.values()):
-            results += _verify_against(path, beside)
-        elif os.path.isdir(path):  # where nobody may look, the file cannot be read
-            results += _verify_folder(path, target, **asked)
         else:
-            results.append(verify_file(path, target, **asked))
+            results += _verify_named(path, runtime, **asked)
     if as_json:
         echo_json({"files": results, "good": all(result["good"] for result in results)})
     else:
@@ -113,6 +113,39 @@ def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, *
             print_result(result, verbose=verbose)
     codes = {result["exit_code"] for result in results}
     return next((code for code in _WORST_FIRST if code in codes), 0)
+
+
+def _verify_named(path: Path, runtime: str, kind: Kind | None, root: int | None) -> list[dict[str, Any]]:
+    """Results of a file or a folder, by the rules of a runtime or of the one that it seems to be for."""
+    try:
+        folders = _failures_in(path)
+    except InputError as error:
+        return [_unread(path, error)]
+    if folders:
+        return [result for folder in folders for result in _verify_named(folder, runtime, kind, root)]
+    target, is_assumed = _target(runtime, path)
+    beside = _demand_beside(path)
+    if beside is not None and kind is None and root is None:
+        return _verify_against(path, beside)
+    if not os.path.isdir(path):  # where nobody may look, the file cannot be read
+        results = [verify_file(path, target, kind, root)]
+    else:
+        results = _verify_folder(path, target, kind, root)
+    if is_assumed and f"for {target.name}" in results[-1]["facts"]:
+        results[-1]["facts"] += f"; {target.name} is assumed, --runtime names another one"
+    return results
+
+
+def _target(asked: str, path: Path) -> tuple[Runtime, bool]:
+    """Runtime of a file or a folder, and whether that is but assumed."""
+    from taccl_py.report.summaries import told_runtimes
+
+    if asked != AUTO:
+        return RUNTIMES[asked], False
+    folder = path if os.path.isdir(path) else path.parent
+    if os.path.isfile(folder / LEGACY_CONFIG):
+        return LEGACY, False
+    return RUNTIMES[told_runtime(asked, [path])], not told_runtimes([path])
 
 
 def verify_file(path: Path, runtime: Runtime, kind: Kind | None = None, root: int | None = None) -> dict[str, Any]:
@@ -139,6 +172,8 @@ def _verify_json(path: Path, text: str, kind: Kind | None, root: int | None) -> 
     stated = format_of(text, str(path))
     if stated in INDEX_FORMATS:
         return _result(path, (), "a summary, nothing to verify", ())
+    if stated == INDEX_OF_GROUPS:
+        return _verify_together(path, text)
     if stated == GROUP_FORMAT:
         return _verify_group(path, text, kind, root)
     if stated in _DEMAND_FORMATS:
@@ -234,10 +269,70 @@ def _verify_folder(path: Path, runtime: Runtime, kind: Kind | None, root: int | 
     if answer:
         return [verify_file(file, runtime, kind, root) for file in answer]
     try:
+        if (path / GROUP_INDEX).is_file():
+            return _verify_groups(path, runtime, kind, root)
         plans = _plans_in(path)
+        if _are_ours(plans):
+            return [verify_file(file, runtime, kind, root) for file in plans]
         return _verify_plans(plans, kind, root) if plans else _verify_directory(path, runtime, kind, root)
     except InputError as error:
         return [_unread(path, error)]
+
+
+def _verify_groups(folder: Path, runtime: Runtime, kind: Kind | None, root: int | None) -> list[dict[str, Any]]:
+    """Results of the files that taccl groups wrote, and of all groups together."""
+    from taccl_py.pipeline.group_index import read_group_index
+
+    index = folder / GROUP_INDEX
+    _, groups = read_group_index(read_text(index), str(index))
+    results = []
+    for group in groups:
+        if group.demand is None or kind is not None:
+            results.append(verify_file(folder / group.schedule, runtime, kind, root))
+            continue
+        try:
+            for name in (group.schedule, *group.programs):
+                results += _verify_against(folder / name, folder / group.demand)
+        except InputError as error:
+            results.append(_unread(folder / group.demand, error))
+    return [*results, verify_file(index, runtime)]
+
+
+def _verify_together(path: Path, text: str) -> dict[str, Any]:
+    """Result of an index of groups: of their schedules on the machine that they share."""
+    from taccl_py.pipeline.group_index import read_group_index, read_timed_group
+    from taccl_py.verify.together import verify_together
+
+    machine, groups = read_group_index(text, str(path))
+    parts = [read_timed_group(path.parent, group) for group in groups]
+    time = format_time(max((part.schedule.makespan_us for part in parts), default=0.0))
+    facts = f"{format_count(len(parts), 'group')} together on {machine.name}, {machine.num_ranks} ranks, {time}"
+    return _result(path, verify_together(machine, parts), facts, ())
+
+
+def _failures_in(path: Path) -> list[Path]:
+    """Folders that an index of failures names; empty if there is none."""
+    from taccl_py.portfolio.failure_index import INDEX, read_failure_index
+
+    if not os.path.isfile(path / INDEX):
+        return []
+    return [failure.folder for failure in read_failure_index(path).failures]
+
+
+def _are_ours(files: Sequence[Path]) -> bool:
+    """True if files are schedules and the like, and none is a plan."""
+    from taccl_py.verify.mscclpp import is_plan
+
+    stated = set()
+    for file in files:
+        try:
+            text = read_text(file)
+            if is_plan(parse_json(text, str(file))):
+                return False
+            stated.add(format_of(text, str(file)))
+        except InputError:
+            continue
+    return bool(stated & _OUR_FORMATS)
 
 
 def verify_loaded(path: Path, runtime: Runtime) -> list[dict[str, Any]]:

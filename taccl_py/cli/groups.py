@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ from taccl_py.cli.options import (
 from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError
 from taccl_py.jsonio import read_text, write_all
+from taccl_py.schedule.files import GROUP_INDEX
 from taccl_py.synthesis.catalog import ENGINE_NAMES
 from taccl_py.synthesis.engine import Options
 from taccl_py.units import MAX_COST_US, parse_ranks, parse_size
@@ -212,8 +213,11 @@ def groups(as_json: bool, output: Path | None, **values: Any) -> None:
         found: GroupsSynthesis = synthesize_groups(request, asked, events, relay=values["relay"])
     texts: dict[Path, str] = {}
     programs = [] if output is None else [_write_group(found, number, output, texts) for number in range(len(asked))]
-    write_all(texts)
     result = groups_record(found, [str(path) for path in texts], programs)
+    if output is not None:
+        texts[output / GROUP_INDEX] = _index(found, output, texts)
+        result["index"] = str(output / GROUP_INDEX)
+    write_all(texts)
     result["ended"] = str(Ended.of(request.options.limits, is_proved=found.bound.is_reached_by(found.makespan_us)))
     if as_json:
         echo_json(result)
@@ -254,3 +258,17 @@ def _write_group(found: GroupsSynthesis, number: int, output: Path, texts: dict[
     texts[output / f"{name}.json"] = write_demand_schedule(schedule)
     texts[output / f"{name}.demand.json"] = write_demand(demand)
     return lower_for_all(schedule, demand, output, texts, prefix=f"{name}.")
+
+
+def _index(found: GroupsSynthesis, output: Path, texts: Collection[Path]) -> str:
+    """Text of the index of a folder with these files."""
+    from taccl_py.cli.check import DEMAND_FILES
+    from taccl_py.pipeline.group_index import IndexedGroup, write_group_index
+
+    groups = []
+    for number, (task, ranks) in enumerate(zip(found.tasks, found.ranks, strict=True)):
+        names = {end: f"group-{number}.{end}" for end in ("json", "demand.json", *DEMAND_FILES)}
+        there = {end: name for end, name in names.items() if output / name in texts}
+        programs = tuple(there[end] for end in DEMAND_FILES if end in there)
+        groups.append(IndexedGroup(ranks, task.release_us, names["json"], there.get("demand.json"), programs))
+    return write_group_index(found.machine, groups)

@@ -107,9 +107,12 @@ class _Matrix:
             near[name] = row[len(names)] if len(row) > len(names) and name.startswith("GPU") else ""
         for (a, b), cell in cells.items():
             known = cell == "X" if a == b else cell in _PCI_CLASSES or _NVLINKS.fullmatch(cell)
-            if not known or cells[b, a] != cell:
-                what = "X, NV1, NV2, ..., PIX, PXB, PHB, NODE or SYS, and the same in both directions, is needed"
+            if not known:
+                what = "X between a device and itself, else NV1, NV2, ..., PIX, PXB, PHB, NODE or SYS is needed"
                 raise InputError(f"found {cell!r}; {what}", path=path, field=f"row {a}, column {b}")
+            if cells[b, a] != cell:
+                what = f"found {cell!r}, and row {b}, column {a} has {cells[b, a]!r}; the same is needed in both directions"
+                raise InputError(what, path=path, field=f"row {a}, column {b}")
         return _Matrix(names, cells, near)
 
 

@@ -68,6 +68,8 @@ class GroupsSynthesis:
 
     Attributes
     ----------
+    machine
+        Machine that they share.
     tasks
         The groups, and what each does when.
     ranks
@@ -82,6 +84,7 @@ class GroupsSynthesis:
         Best proven lower bound for all of them together.
     """
 
+    machine: Topology
     tasks: tuple[GroupTask, ...]
     ranks: tuple[tuple[int, ...], ...]
     schedules: tuple[Schedule | DemandSchedule, ...]
@@ -269,6 +272,7 @@ def _verified(
         wrong = verify_together(machine, parts)
         if not wrong:
             return GroupsSynthesis(
+                machine,
                 tuple(tasks),
                 tuple(member.ranks for member in plan),
                 tuple(_named(schedule, bound) for schedule in schedules),

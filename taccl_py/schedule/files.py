@@ -36,6 +36,8 @@ from taccl_py.units import MAX_SIZE_BYTES
 
 FORMAT = "taccl-schedule"
 GROUP_FORMAT = "taccl-group-schedule"  # that of `taccl_py.schedule.group_files`
+INDEX_OF_GROUPS = "taccl-groups"  # that of `taccl_py.pipeline.group_index`
+GROUP_INDEX = "groups.json"  # name of such an index
 DEMAND_SCHEDULE_FORMAT = "taccl-demand-schedule"  # that of `taccl_py.schedule.demand_files`
 VERSION = 1
 

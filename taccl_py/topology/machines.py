@@ -141,6 +141,8 @@ def formula_topology(text: str) -> Topology:
     if shape in _CLUSTERS:
         return instantiate(_cluster_node(shape, options, text), sides[0])
     routed = shape in _TORI and _ROUTED in [option.strip() for option in options]
+    if shape in _TORI and not routed:
+        _refuse_hops(options, text)
     parts = _routed(shape, sides, options, text) if routed else _PARTS[shape](sides, _cost(options, text))
     description = next(item.description for item in SHAPES if item.name == shape)
     return instantiate(
@@ -258,6 +260,16 @@ def _routed(shape: str, sides: tuple[int, ...], options: Sequence[str], text: st
     return _TORI[shape](
         sides, _cost([option for option in others if option.partition("=")[0].strip() != _HOP], text), hop_us
     )
+
+
+def _refuse_hops(options: Sequence[str], text: str) -> None:
+    """Refuse the cost of a router's hop where there are no routers."""
+    for option in options:
+        if option.partition("=")[0].strip() == _HOP:
+            raise InputError(
+                f"{text!r}: {option.strip()!r} is not an option of links between neighbours alone; add ,{_ROUTED} for links "
+                "between all ranks, which pass through routers"
+            )
 
 
 def _cost(options: Sequence[str], text: str) -> AlphaBeta:

@@ -83,6 +83,14 @@ def test_check_objects_to_what_cannot_be_read(taccl, files, made, name):
     assert ended.out.count("\n") == 1
 
 
+def test_an_empty_xml_text_is_an_error_of_the_file_and_an_empty_json_text_cannot_be_read(taccl, folder):
+    for name, code, told in (("no.xml", 4, "the file is empty"), ("no.json", 2, "not valid JSON")):
+        (folder / name).write_text("", encoding="utf-8")
+        ended = taccl("check", name)
+        assert (ended.code, ended.err) == (code, "")
+        assert told in ended.out
+
+
 @pytest.mark.parametrize("command", [("check",), ("simulate", "--topology", "ring:4")], ids=lambda c: c[0])
 def test_a_binary_file_is_no_xml(taccl, folder, command):
     (folder / "bad.xml").write_bytes(bytes(range(256)))

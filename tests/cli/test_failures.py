@@ -39,7 +39,10 @@ def test_every_failure_has_a_folder_whose_files_are_good_on_its_own_machine(tacc
         machine = degraded(whole, failure.degradation)
         assert (schedule.topology.links, schedule.topology.ports) == (machine.links, machine.ports)
         assert schedule.makespan_us == row["makespan_us"] == index["classes"][row["class"]]["makespan_us"]
+    whole = taccl("check", "all")
+    assert (whole.code, whole.err) == (0, "")
     ended = taccl("check", *(f"all/{row['folder']}" for row in index["failures"]))
+    assert whole.out == ended.out
     assert ended.code == 0, ended.err
     assert ended.out.count("good:") == 24
 

@@ -20,6 +20,59 @@ def test_groups_get_a_schedule_each_and_take_no_longer_than_in_turn(taccl):
         assert json.loads(Path(name).read_text())["origin"]["bound_us"] == found["bound_us"]
 
 
+def told(ended):
+    """Results of check by name."""
+    return {result["file"]: result for result in ended.json["files"]}
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_folder_of_groups_is_verified_file_by_file_and_as_a_whole(taccl):
+    made = taccl("groups", "ring:6", "allgather", "--group", "0-2/3-5", "--group", "0,1@9", "--json", "-o", "out").json
+    assert made["index"] == "out/groups.json"
+    ended = taccl("check", "out")
+    assert (ended.code, ended.err) == (0, "")
+    assert [line.split(": ")[:2] for line in ended.out.splitlines()] == [
+        [f"out/{name}.json", "good"] for name in ("group-0", "group-1", "group-2", "groups")
+    ]
+    assert "3 groups together on ring-6, 6 ranks" in ended.out
+    assert taccl("check", "out/groups.json").code == 0
+    assert "[collective]" in taccl("check", "out", "--collective", "allreduce").out
+
+
+@pytest.mark.usefixtures("folder")
+def test_groups_that_are_good_alone_may_be_bad_together(taccl):
+    assert taccl("groups", "ring:4", "allgather", "--group", "0,1", "--group", "2,3", "-o", "out").code == 0
+    index = Path("out/groups.json")
+    value = json.loads(index.read_text())
+    for change, rule in (
+        ({"ranks": [0, 1]}, "overlap"),
+        ({"release_us": 1000}, "too-early"),
+        ({"ranks": [0, 2]}, "other-machine"),
+        ({"ranks": [8, 9]}, "no-such-rank"),
+    ):
+        wrong = {**value, "groups": [value["groups"][0], value["groups"][1] | change]}
+        index.write_text(json.dumps(wrong))
+        found = told(taccl("check", "out", "--json"))
+        assert [name for name, result in found.items() if not result["good"]] == ["out/groups.json"]
+        assert {each["rule"] for each in found["out/groups.json"]["violations"]} == {rule}
+    for change, word in (({"schedule": "../x.json"}, "beside this one"), ({"schedule": "no.json"}, "no such file")):
+        index.write_text(json.dumps({**value, "groups": [value["groups"][0] | change]}))
+        ended = taccl("check", "out")
+        assert (ended.code, ended.err) == (2, "")
+        assert word in ended.out
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_folder_of_schedules_without_an_index_is_verified_file_by_file(taccl):
+    assert taccl("groups", "ring:4", "allgather", "--group", "0,1", "--group", "2,3", "-o", "out").code == 0
+    Path("out/groups.json").unlink()
+    ended = taccl("check", "out")
+    assert ended.code == 0
+    assert [line.split(": ")[:2] for line in ended.out.splitlines()] == [
+        [f"out/group-{number}.json", "good"] for number in (0, 1)
+    ]
+
+
 def test_the_table_tells_of_every_group(taccl):
     shown = taccl("groups", "ring:6", "allgather", "--group", "0-2", "--group", "3-5")
     assert shown.code == 0
@@ -110,6 +163,9 @@ def test_groups_take_roots_demand_files_and_counts(taccl, folder):
     assert [group["size_bytes"] for group in found["groups"]] == [64000, 64000, 4000, 1000000]
     assert [group["release_us"] for group in found["groups"]] == [20, 20, 0, 100]
     assert taccl("check", "out/group-3.json").code == 0
+    assert taccl("check", "out").code == 0
+    checked = {Path(name).name for name in told(taccl("check", "out", "--json"))}
+    assert {"group-0.json", "group-0.plan.json", "group-0.algorithm.xml", "group-3.json", "groups.json"} <= checked
     assert taccl("check", "out/group-0.json", "out/group-0.plan.json", "--demand", "out/group-0.demand.json").code == 0
 
 
@@ -138,6 +194,7 @@ def test_relays_make_a_pair_of_gpus_faster_and_their_programs_are_written(taccl)
     assert found["files"] == written
     assert [program["refused"] for program in group["programs"]] == [None, None]
     assert taccl("check", written[0], *written[2:], "--demand", written[1]).code == 0
+    assert taccl("check", "out").code == 0
     shown = taccl("groups", "dgx1", "allgather", "--size", "16MiB", "--group", "0,1", "--relay")
     assert "relayed by 2-7" in shown.out
 

@@ -52,12 +52,30 @@ def test_what_synth_made_for_a_runtime_is_checked_and_installed_for_it(taccl, fo
     made = taccl("synth", "mi300x", "allgather", "--size", "1KiB", "--engine", "templates", "-o", "out", "--json")
     assert (made.code, made.json["runtime"]) == (0, "rccl")
     assert "for rccl" in taccl("check", name).out
+    assert "assumed" not in taccl("check", name).out
     assert "for executor" in taccl("check", name, "--runtime", "executor").out
     ended = taccl("install", name, "-o", "algos")
     assert "export RCCL_MSCCL_ENABLE=1" in ended.out
     assert "1 file for rccl" in ended.err
     (folder / "out/summary.json").write_text("{", encoding="utf-8")
     assert "for executor" in taccl("check", "out/algorithm.xml").out
+
+
+@pytest.mark.usefixtures("two")
+def test_check_says_which_runtime_it_assumes_of_what_is_installed(taccl):
+    """Nothing but algorithm files may lie in the folder of a modern runtime; legacy MSCCL's has a configuration."""
+    for runtime in REALLY:
+        assert taccl("install", "in", "-o", runtime, "--runtime", runtime).code == 0
+        assert "assumed" not in taccl("check", runtime, "--runtime", runtime).out
+        ended = taccl("check", runtime)
+        assert (ended.code, ended.err) == (0, "")
+        whole = ended.out.splitlines()[-1]
+        guess = "executor is assumed, --runtime names another one"
+        assert (guess in whole) == (runtime != "legacy")
+        assert ("for legacy" in whole) == (runtime == "legacy")
+        if runtime != "legacy":
+            (name, *_) = sorted(Path(runtime).iterdir())
+            assert guess in taccl("check", name).out
 
 
 def test_files_for_several_runtimes_need_a_name(taccl, refuse):
@@ -419,6 +437,9 @@ def test_a_folder_of_plans_is_verified_as_a_whole(taccl, plans):
     assert "from 1024 to 65536 bytes all.json is for the same calls" in checked.out
     (folder / "all.json").write_text("[]", encoding="utf-8")
     assert "[stray-file]" in taccl("check", "cache").out
+    (folder / "all.json").write_text((plans / "schedule.json").read_text(encoding="utf-8"), encoding="utf-8")
+    told = "all.json: it is no MSCCL++ plan (gpus: is missing), and this folder is read as one of plans; move it to another folder"
+    assert told in taccl("check", "cache").out
 
 
 def test_a_table_that_says_other_than_the_plans_is_an_error(taccl, plans):

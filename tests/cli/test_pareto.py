@@ -52,6 +52,9 @@ def test_schedules_are_written_and_good(taccl, front, folder):
     for name in names[:2]:
         text = (folder / "points" / name).read_text()
         assert verify_schedule(read_schedule(text, name)) == ()
+    checked = taccl("check", "points")
+    assert checked.code == 0
+    assert [line.split(": ")[:2] for line in checked.out.splitlines()] == [[f"points/{name}", "good"] for name in names]
 
 
 def test_a_file_as_output_is_refused(refuse, front):

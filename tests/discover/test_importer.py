@@ -270,7 +270,11 @@ MALFORMED = {
     "cut matrix": ("\n".join(dumps.dgx1_matrix().splitlines()[:3]), "row GPU2", "0 of 12 cells"),
     "cut row": (dumps.pcie_box_matrix().replace("PHB", "", 1), "row GPU0, column GPU1", "'SYS'"),
     "odd cell": (dumps.pcie_box_matrix().replace("PHB", "PHX"), "row GPU0, column GPU1", "'PHX'"),
-    "contradiction": (dumps.dgx1_matrix().replace("NV2", "NV1", 1), "row GPU0, column GPU1", "'NV1'"),
+    "contradiction": (
+        dumps.dgx1_matrix().replace("NV1", "SYS", 1),
+        "row GPU0, column GPU2",
+        "found 'SYS', and row GPU2, column GPU0 has 'NV1'; the same is needed in both directions",
+    ),
     "cut table": (dumps.amd_smi()[:500].rsplit("\n", 1)[0], "row", "cells"),
     "one way": (dumps.rocm_smi().replace("XGMI", "PCIE", 1), "row GPU1, column GPU0", "one direction"),
     "unknown json": ("{}", "neither a networkx graph", "TACCL"),

@@ -279,7 +279,12 @@ def test_grid_links_change_one_coordinate_by_one(sides: list[int], closed: bool)
         ("twisted:4x8x16", "the last side of a twisted torus, or sides, are twice each of those before"),
         ("torus:4x4,routed,routed", "routed stands twice"),
         ("torus:4x4,routed,hop_us=far", "'far' is not a number"),
-        ("torus:4x4,hop_us=1", "'hop_us=1' is not an option"),
+        ("torus:4x4,hop_us=1", "'hop_us=1' is not an option of links between neighbours alone; add ,routed"),
+        (
+            "ring:8,alpha_us=1, hop_us = 2",
+            "'hop_us = 2' is not an option of links between neighbours alone; add ,routed",
+        ),
+        ("hypercube:3,hop_us=1", "'hop_us=1' is not an option; write alpha_us or beta_us_per_mb"),
         ("hypercube:3,routed", "'routed' is not an option"),
         ("torus:64x64,routed", "more than 5000000 hops; write a smaller size"),
         ("fattree:5", "found 5 ports, half of which go up; write an even number"),

@@ -90,7 +90,7 @@ def verify_directory(
     for file in sorted(files, key=lambda one: one.name):
         if file.text is None or "<algo" not in file.text:
             stops = "is named in vain" if legacy else "ends the scan, so that no later file is seen"
-            what = f"it is no algorithm file and {stops}; take it away"
+            what = f"it is no algorithm file and {stops}; move it to another folder"
             findings.violation(file.name, "stray-file", what, fatal=not legacy)
             continue
         verdict = verify(file.text, runtime, kind=kind or file.kind, root=root)

@@ -163,7 +163,12 @@ def parse_algorithm(document: Document, runtime: Runtime, findings: Findings) ->
     """Records of a document, or None when the ``algo`` element or one of its required attributes is missing."""
     if not document.algorithms:
         if not findings.broken:
-            findings.violation("", "no-algo", "there is no <algo> element at the top; a runtime needs one", fatal=True)
+            found = (
+                "there is no <algo> element at the top"
+                if document.first
+                else "the file is empty, without an <algo> element"
+            )
+            findings.violation("", "no-algo", f"{found}; a runtime needs one", fatal=True)
         return None
     if document.first != "algo":
         what = f"the first element is <{document.first}>; the runtimes take the attributes of the first one, put <algo> first"

@@ -37,7 +37,11 @@ def verify_plan_folder(
         try:
             files[name] = verify_plan(text, name, kind=kind, root=root)
         except InputError as error:
-            found.append(Violation(name, "stray-file", f"it is no plan ({error.what}); take it away"))
+            reason = ": ".join(part for part in (error.field, error.what.partition(";")[0]) if part)
+            what = (
+                f"it is no MSCCL++ plan ({reason}), and this folder is read as one of plans; move it to another folder"
+            )
+            found.append(Violation(name, "stray-file", what))
     for (one, first), (other, second) in combinations(files.items(), 2):
         a, b = first.facts, second.facts
         low, high = max(a.min_bytes, b.min_bytes), min(a.max_bytes, b.max_bytes)
