@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from taccl_py.collective import Collective, Kind
-from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.limits import multiples_beside
+from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Op, Protocol, size_divisor
 from taccl_py.pipeline import select
 from taccl_py.pipeline.deliver import lower_and_verify
