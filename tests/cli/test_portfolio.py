@@ -197,6 +197,19 @@ def test_a_range_without_a_size_that_any_algorithm_divides_is_refused(refuse):
     refuse(5, [words, "ask for a wider range"], "synth", "ring:4", "allgather", "--sizes", "5:6", "--time-limit", "0.5")
 
 
+def test_sizes_that_ranks_do_not_divide_are_told(taccl):
+    """Of 3 ranks' shares none is a power of two in all; instances are chosen for the calls between."""
+    words = ("mi300x", "allgather", "--ranks", "0-2", "--time-limit", "0.5")
+    ended = taccl("synth", *words, "--sizes", "32MiB:64MiB")
+    assert ended.code == 0, ended
+    assert (
+        "note: RCCL never uses the file at 64MiB and 1 more of these sizes: a size must be a multiple of" in ended.err
+    )
+    record = taccl("synth", *words, "--sizes", "32MiB:64MiB", "--json").json
+    assert all(each["instances"] > 1 for each in record["ranges"])
+    assert all(row["runtime_us"] < 1.2 * row["runtime_bound_us"] for row in record["sizes"])
+
+
 def test_sizes_between_those_of_calls_join_the_next_file(taccl, folder):
     """A Gather of 8 ranks has whole bytes of each rank; LL128 is given up at 6599993 bytes, where no call is before 6600000."""
     ended = taccl("synth", "dgx1", "gather", "--sizes", "6599990:6600010", "--time-limit", "0.5", "-o", "all")
