@@ -177,6 +177,15 @@ def test_whatever_covers_a_demand_serves_it(demand):
                 assert verify_demand_schedule(schedule, demand) == ()
 
 
+@pytest.mark.parametrize("wants", [[0, 1], [0, 1, 2]])
+def test_what_is_not_needed_in_time_of_a_collective_is_left_out(wants, monkeypatch):
+    """The AllReduce of a ring, without rank 3's part: what then begins earlier must not meet itself on its return."""
+    monkeypatch.setattr(cover, "PARAMS", replace(PARAMS, most_waste=1e9))
+    demand = demand_of(4, [{"bytes": 1, "adds": [0, 1, 2], "wants": wants}])
+    for schedule in covered(ring(4), demand, classes_of(demand), Limits(seconds=0.1, by_work=True)):
+        assert verify_demand_schedule(schedule, demand) == ()
+
+
 def test_sums_for_different_ranks_take_the_shards_of_these():
     """The sum of ranks 1 and 3 is wanted by 1, who adds to it: shard 1 of ReduceScatter, not shard 0."""
     chunks = [{"bytes": 64, "adds": [rank, (rank + 2) % 4], "wants": [rank]} for rank in range(4)]
