@@ -187,7 +187,7 @@ class Params:
     evened_gap: float = 0.1
     most_waste: float = 1.5
     most_covered: int = 16
-    covering: float = 0.3
+    covering: float = 0.5
     most_literals: int = 4000
     exact_pieces: tuple[int, ...] = (1, 2, 4)
     whole_work: float = 0.3

@@ -155,7 +155,11 @@ def test_near_kinds_cost_hardly_more_than_the_kind(kind, machine):
         larger = max(chunk.size_bytes for chunk in demand.chunks)
         whole = of_collective(Collective(kind, ranks, 1, 1 if kind in ROOTED else 0), larger, "float32")
         kinds = synthesize_demand(machine, whole, BRIEF, Events())
-        assert solve(machine, demand, BRIEF).schedule.makespan_us <= kinds.time_us * 1.02
+        # All planners are asked, each of which has a share.
+        assert (
+            solve(machine, demand, replace(BRIEF, seconds=5 * BRIEF.seconds)).schedule.makespan_us
+            <= kinds.time_us * 1.02
+        )
 
 
 @pytest.mark.parametrize("kind", list(Kind))
