@@ -268,15 +268,18 @@ def _parsed(parse: Callable[[str], _T], word: str, field: str) -> _T:
 
 
 def demand_seconds(demand: DataDemand, engine: str) -> float:
-    """Budget of effort ``normal`` of the search for a demand: one that is a collective of not too many chunks is searched as long as that.
+    """Budget of effort ``normal`` of the search for a demand, as long as for a collective, unless one planner is asked or there are too many chunks.
 
     Not so an AllToAll on many ranks: what is found at once is within some percent of the bound.
     """
     is_planned = engine in DEMAND_ENGINES and engine != AUTO
-    known = None if is_planned or is_large(len(demand.chunks)) else recognized(demand)
-    if known is None or (known.kind is Kind.ALLTOALL and demand.num_ranks > EXCHANGE_RANKS):
+    if is_planned or is_large(len(demand.chunks)):
         return DEMAND_LIMIT_S
-    return scaled_seconds(default_seconds(engine, longer=False), demand.num_ranks, ranged=False)
+    known = recognized(demand)
+    if known is not None and known.kind is Kind.ALLTOALL and demand.num_ranks > EXCHANGE_RANKS:
+        return DEMAND_LIMIT_S
+    seconds = default_seconds(engine, longer=False)
+    return seconds if known is None else scaled_seconds(seconds, demand.num_ranks, ranged=False)
 
 
 @names_arguments
@@ -303,7 +306,7 @@ def synthesize_demand(  # noqa: PLR0913 - keywords with defaults, as the command
         ``auto``; one for demands: ``balance``, ``multicast``, ``direct``, ``greedy``, ``flow``, ``trees``, or ``steps``, ``milp`` and ``cp`` for small
         ones; or one of the eight collectives, if the demand is one of those.
     effort
-        ``quick``, ``normal`` or ``thorough``: an amount of work; normal takes about 4 seconds at most.
+        ``quick``, ``normal`` or ``thorough``: an amount of work; normal takes about 20 seconds at most, with one planner 4.
     time_limit
         Seconds of the clock after which the search ends. None: there is no such limit.
     seed

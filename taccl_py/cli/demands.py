@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import click
 from click.core import ParameterSource
 
-from taccl_py.api.policy import AUTO, DEMAND_LIMIT_S, budget
+from taccl_py.api.policy import AUTO, DEMAND_LIMIT_S, RACE_LIMIT_S, budget
 from taccl_py.cli.asked import FORMULA_OPTIONS, make_asked_demand, refuse_others
 from taccl_py.cli.options import (
     OUTPUT,
@@ -117,7 +117,7 @@ def bound_demand(values: dict[str, Any], *, as_json: bool) -> None:
     default=None,
     help="Search method; default auto (every planner).",
 )
-@budget_options(f"{DEMAND_LIMIT_S:g} s")
+@budget_options(f"{RACE_LIMIT_S:g} s, {DEMAND_LIMIT_S:g} with another engine than auto")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
 @click.option(
     "-o",

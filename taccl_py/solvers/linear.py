@@ -58,20 +58,23 @@ class LinearModel:
     name: str
     pulp: Any = field(init=False)
     problem: Any = field(init=False)
+    _variable: Any = field(init=False)
     start: dict[Any, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Import PuLP and begin an empty problem."""
         self.pulp = _import_pulp()
         self.problem = self.pulp.LpProblem(self.name, self.pulp.LpMinimize)
+        # From PuLP 3.3 on, which warns of variables that are made by themselves.
+        self._variable = getattr(self.problem, "add_variable", self.pulp.LpVariable)
 
     def binary(self, name: str) -> Any:
         """Return a new 0/1 variable."""
-        return self.pulp.LpVariable(name, cat=self.pulp.LpBinary)
+        return self._variable(name, cat=self.pulp.LpBinary)
 
     def real(self, name: str, low: float, high: float | None) -> Any:
         """Return a new continuous variable."""
-        return self.pulp.LpVariable(name, low, high)
+        return self._variable(name, low, high)
 
     def at_least(self, terms: Iterable[tuple[Any, float]], right: float) -> None:
         """Add the row: sum of terms >= right."""

@@ -6,6 +6,7 @@ same ranks want. What a class does not need of that chunk's messages is left out
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.demand import DataDemand
 from taccl_py.errors import Infeasible, LimitReached
 from taccl_py.schedule.for_demand import DemandSchedule
-from taccl_py.schedule.ir import Schedule, rounding_us
+from taccl_py.schedule.ir import Message, Schedule, rounding_us
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.demands.classes import ChunkClass, Part
@@ -47,7 +48,9 @@ def covered(
     except (Infeasible, LimitReached):
         # The collective wants what the demand does not, where no path leads, or there was no time for it.
         return
-    yield _fitted(schedule, demand, classes, keys)
+    fitted = _fitted(schedule, demand, classes, keys)
+    if fitted is not None:
+        yield fitted
 
 
 def _least_waste(classes: Sequence[ChunkClass], ranks: int) -> tuple[Collective, list[ChunkKey]] | None:
@@ -105,46 +108,78 @@ def _is_held(each: ChunkClass, key: ChunkKey) -> bool:
 
 def _fitted(
     schedule: Schedule, demand: DataDemand, classes: Sequence[ChunkClass], keys: Sequence[ChunkKey]
-) -> DemandSchedule:
-    """The collective's schedule with the demand's chunks in its messages."""
+) -> DemandSchedule | None:
+    """The collective's schedule with the demand's chunks in its messages; None where, at other times, a term would count twice."""
     of_key: defaultdict[ChunkKey, list[int]] = defaultdict(list)
     for chunk, key in enumerate(keys_by_chunk(schedule.collective)):
         if key is not None:
             of_key[key].append(chunk)
-    by_chunk: defaultdict[int, list[int]] = defaultdict(list)
-    for number, message in enumerate(schedule.messages):
-        for chunk in message.chunks:
-            by_chunk[chunk].append(number)
+    by_chunk = _by_chunk(schedule.messages)
     parts: list[Part] = []
+    class_of: list[ChunkClass] = []
     carried: list[list[int]] = [[] for _ in schedule.messages]
     for each, key in zip(classes, keys, strict=True):
         for chunk, cut in zip(of_key[key], each.cut(demand, len(of_key[key])), strict=False):
             first = len(parts)
             parts += cut
+            class_of += [each] * len(cut)
             for number in _needed(schedule, by_chunk[chunk], each):
                 carried[number] += range(first, len(parts))
-    return carried_over(schedule, demand, parts, [tuple(chunks) for chunks in carried])
+    found = carried_over(schedule, demand, parts, [tuple(chunks) for chunks in carried])
+    by_part = _by_chunk(found.messages)
+    # Where sizes differ, a sum may have grown before a rank passes on what it had, so that this would count twice.
+    return found if all(_is_served(found, by_part[part], each) for part, each in enumerate(class_of)) else None
+
+
+def _by_chunk(messages: Sequence[Message]) -> defaultdict[int, list[int]]:
+    """Numbers of the messages that carry each chunk."""
+    found: defaultdict[int, list[int]] = defaultdict(list)
+    for number, message in enumerate(messages):
+        for chunk in message.chunks:
+            found[chunk].append(number)
+    return found
 
 
 def _needed(schedule: Schedule, numbers: Sequence[int], each: ChunkClass) -> list[int]:
     """Messages of a chunk, in order of their starts, that a class of the demand needs."""
     links, messages = schedule.topology.links, schedule.messages
-    needs = set(each.wants)
+    # When each rank needs what has come to it: when it sends it on, or at the end.
+    needs: defaultdict[int, list[float]] = defaultdict(list, {rank: [math.inf] for rank in each.wants})
     found = []
     # Backwards: what nobody needs afterwards is left out.
     for number in reversed(_useful(schedule, numbers, each)):
         message = messages[number]
         link = links[message.link]
-        if link.dst in needs:
+        later = [us for us in needs[link.dst] if message.end_us <= us + rounding_us(us, schedule.makespan_us)]
+        if later:
             found.append(number)
             if not message.reduce:
-                needs.discard(link.dst)
-            needs.add(link.src)
+                needs[link.dst] = [us for us in needs[link.dst] if us not in later]
+            needs[link.src].append(message.start_us)
     return found[::-1]
 
 
 def _useful(schedule: Schedule, numbers: Sequence[int], each: ChunkClass) -> list[int]:
     """Messages, of those given, that bring a rank something of a class that it has not got by then."""
+    found = [number for number, there, came in _arrivals(schedule, numbers, each) if not came <= there]
+    return sorted(found, key=numbers.index)
+
+
+def _is_served(schedule: DemandSchedule, numbers: Sequence[int], each: ChunkClass) -> bool:
+    """True if messages bring all terms of a class to those who want it, and add none twice."""
+    held = {rank: frozenset({number}) for number, term in enumerate(each.terms) for rank in term}
+    for number, there, came in _arrivals(schedule, numbers, each):
+        reduce = schedule.messages[number].reduce
+        if reduce and there & came:
+            return False
+        held[schedule.topology.links[schedule.messages[number].link].dst] = there | came if reduce else came
+    return all(len(held.get(rank, ())) == len(each.terms) for rank in each.wants)
+
+
+def _arrivals(
+    schedule: Schedule | DemandSchedule, numbers: Sequence[int], each: ChunkClass
+) -> Iterator[tuple[int, frozenset[int], frozenset[int]]]:
+    """Messages of a chunk as they arrive, the terms of a class that are there, and those that come; they change nothing if all are there."""
     links, messages = schedule.topology.links, schedule.messages
     # Terms that each rank has: its own, or the one there is where nothing is added.
     held = {rank: frozenset({number}) for number, term in enumerate(each.terms) for rank in term}
@@ -153,7 +188,6 @@ def _useful(schedule: Schedule, numbers: Sequence[int], each: ChunkClass) -> lis
         (messages[n].start_us + rounding_us(messages[n].start_us, schedule.makespan_us), True, n) for n in numbers
     ]
     carried: dict[int, frozenset[int]] = {}
-    useful = []
     for _, is_start, number in sorted([*ends, *starts]):
         message = messages[number]
         link = links[message.link]
@@ -162,7 +196,6 @@ def _useful(schedule: Schedule, numbers: Sequence[int], each: ChunkClass) -> lis
             continue
         # One that takes less time than rounding does has not been seen to start.
         there, came = held.get(link.dst, frozenset()), carried.get(number, held.get(link.src, frozenset()))
+        yield number, there, came
         if not came <= there:
-            useful.append(number)
             held[link.dst] = there | came if message.reduce else came
-    return sorted(useful, key=numbers.index)

@@ -16,7 +16,7 @@ from taccl_py.demand import DataDemand
 from taccl_py.errors import InputError
 from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Origin
-from taccl_py.solvers.limits import Limits
+from taccl_py.solvers.limits import Limits, Over
 from taccl_py.synthesis.bounds.bound import Bound, raised
 from taccl_py.synthesis.demands.bound import cut_bound
 from taccl_py.synthesis.demands.classes import ChunkClass, classes_of
@@ -39,7 +39,6 @@ from taccl_py.synthesis.demands.packing import pack_demand
 from taccl_py.synthesis.demands.params import PARAMS
 from taccl_py.synthesis.demands.plan import DemandPlan
 from taccl_py.synthesis.engine import Events, Proof
-from taccl_py.tolerances import CLOSE_TO_BOUND
 from taccl_py.topology.model import Topology
 from taccl_py.units import relative_gap
 
@@ -129,11 +128,12 @@ def solve_demand(
         )  # fmt: skip
     events.stage("bound")
     bound = cut_bound(topology, classes)
-    packing = pack_demand(topology, classes, limits.countdown())
+    share = PARAMS.share if engine == AUTO else 1.0
+    packing = pack_demand(topology, classes, limits.within(share * limits.seconds).countdown())
     bound = bound if packing is None else raised(bound, [packing.bound])
     events.bound(bound.time_us)
     events.stage("search")
-    search = _DemandSearch(topology, demand, bound, limits, events)
+    search = _DemandSearch(topology, demand, bound, limits, events, share)
     families = PlanFamilies(topology, demand, classes, bound.time_us, packing)
     if classes:
         search.plan(_first_families(families, engine, search))
@@ -144,9 +144,9 @@ def solve_demand(
             path="command line",
             field="--engine",
         )
-    search.reorder()
     if classes and engine == AUTO:
         search.go_on(families)
+    search.reorder()
     if classes and (engine == CP or (engine == AUTO and search.is_far)):
         search.solve(classes)
     if search.best is None:
@@ -163,14 +163,19 @@ def _first_families(families: PlanFamilies, engine: str, search: _DemandSearch) 
 class _DemandSearch:
     """The best schedule so far, and who found it."""
 
-    def __init__(self, topology: Topology, demand: DataDemand, bound: Bound, limits: Limits, events: Events) -> None:
+    def __init__(
+        self, topology: Topology, demand: DataDemand, bound: Bound, limits: Limits, events: Events, share: float
+    ) -> None:
         self._topology, self._demand, self._bound, self._limits, self._events = topology, demand, bound, limits, events
         self._deadline, self._over = limits.deadline(), limits.countdown()
+        self._share = share
+        self._shares: dict[str, Over] = {}
         self._seen: list[DemandSchedule] = []
         self._near_gap = PARAMS.near_gap
         self.best: DemandSchedule | None = None
         self.finder = ""
-        self._best_plan: DemandPlan | None = None
+        # Of each planner the best plan, if no schedule of its own is better, and its time.
+        self._best_plans: dict[str, tuple[float, DemandPlan | None]] = {}
         self.is_proved = False
 
     @property
@@ -189,10 +194,10 @@ class _DemandSearch:
 
     @property
     def is_settled(self) -> bool:
-        """True if a good part of the budget is spent, and predictions are off by more than the best schedule is from the bound."""
+        """True if a good part of the budget is spent, and the best schedule is near the bound."""
         return (
             self.best is not None
-            and self.best.makespan_us <= self._bound.time_us * (1 + CLOSE_TO_BOUND)
+            and self.best.makespan_us <= self._bound.time_us * (1 + PARAMS.near_gap)
             and self._deadline.left <= PARAMS.settling * self._limits.seconds
         )
 
@@ -203,6 +208,12 @@ class _DemandSearch:
     def limits_for(self, part: float) -> Limits:
         """Limits with a part of what is left of the budget."""
         return self._limits.within(self._deadline.left * part)
+
+    def is_spent(self, name: str) -> bool:
+        """True if a planner has had its share of the budget, which is counted from when this is first asked."""
+        if name not in self._shares:
+            self._shares[name] = self._limits.within(self._share * self._limits.seconds).countdown()
+        return self._shares[name]()
 
     def plan(self, families: Iterator[PlanFamily]) -> None:
         """Try families of plans; one that gains nothing ends its family."""
@@ -218,9 +229,10 @@ class _DemandSearch:
                 if schedule.makespan_us >= last_us * (1 - PARAMS.least_step):
                     break
                 last_us = schedule.makespan_us
-                if self._offer(schedule, name):
-                    self._best_plan = found if isinstance(found, DemandPlan) else None
-                if self._over():
+                self._offer(schedule, name)
+                if schedule.makespan_us < self._best_plans.get(name, (math.inf, None))[0]:
+                    self._best_plans[name] = schedule.makespan_us, found if isinstance(found, DemandPlan) else None
+                if self._over() or self.is_spent(name):
                     break
             if self.ended:
                 return
@@ -234,12 +246,19 @@ class _DemandSearch:
             self.plan(families.small(self))
 
     def reorder(self) -> None:
-        """Try other orders of the messages of the best plan, for a part of what is left of the budget."""
-        if self._best_plan is None or len(self._best_plan.messages) > PARAMS.most_justified or not self.is_far:
+        """Try other orders of the messages of each planner's best plan, if it is nearly the best, for a part of what is left of the budget."""
+        if self.best is None:
             return
-        over = self.limits_for(PARAMS.reordering).countdown()
-        found = self._best_plan.searched(self._limits.seed, lambda: over() or not self.is_far)
-        self._offer(found, self.finder)
+        most_us = self.best.makespan_us * (1 + PARAMS.reordered_gap)
+        near = [(us, name, plan) for name, (us, plan) in self._best_plans.items() if plan is not None and us <= most_us]
+        for place, (_, name, plan) in enumerate(sorted(near, key=lambda each: each[0])):
+            if len(plan.messages) <= PARAMS.most_justified and self.is_far:
+                self._reorder(plan, name, PARAMS.reordering / (1 + place))
+
+    def _reorder(self, plan: DemandPlan, name: str, part: float) -> None:
+        """Try other orders of a plan's messages."""
+        over = self.limits_for(part).countdown()
+        self._offer(plan.searched(self._limits.seed, lambda: over() or not self.is_far), name)
 
     def solve(self, classes: Sequence[ChunkClass]) -> None:
         """Solve CP-SAT's model, where it is small enough, with more and more pieces."""

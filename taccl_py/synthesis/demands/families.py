@@ -48,6 +48,9 @@ class PlanSearch(Protocol):
     def limits_for(self, part: float) -> Limits:
         """Limits with a part of what is left of the budget."""
 
+    def is_spent(self, name: str) -> bool:
+        """True if a planner has had its share of the budget."""
+
 
 @dataclass(frozen=True)
 class PlanFamilies:
@@ -88,8 +91,8 @@ class PlanFamilies:
             MULTICAST: self._multicast,
             DIRECT: lambda: iter([(DIRECT, self._direct())]),
             GREEDY: self._floods,
-            FLOW: self._packed,
-            TREES: self._routed,
+            FLOW: lambda: self._packed(search),
+            TREES: lambda: self._routed(search),
         }
         if engine in makers:
             yield from makers[engine]()
@@ -111,23 +114,18 @@ class PlanFamilies:
         yield from self._floods()
         if is_evened and not search.is_far:
             return
-        yield from self._packed()
+        yield self._staged(GREEDY, search.limits_for(PARAMS.staging))
+        yield from self._packed(search)
         if len(self.classes) * len(self.topology.links) <= PARAMS.most_looks or not self._is_direct:
-            yield from self._routed()
-
-    @property
-    def _is_small(self) -> bool:
-        """True if alphas are a large part of the time."""
-        alphas_us = (self.topology.message_us(link, 0) for link in range(len(self.topology.links)))
-        return self.whole_us <= PARAMS.small_factor * max(alphas_us)
+            yield from self._routed(search)
 
     def _staged(self, engine: str, limits: Limits) -> PlanFamily:
         """Plans of an engine of collectives on pieces."""
         return engine, staged_plans(self.topology, self.demand, self.classes, self.whole_us, limits, _STAGES[engine])
 
     def small(self, search: PlanSearch) -> Iterator[PlanFamily]:
-        """Plans of engines of collectives where alphas are a large part of the time."""
-        for engine in (GREEDY, STEPS) if self._is_small else ():
+        """Plans of those engines of collectives whose models are for few pieces."""
+        for engine in (STEPS, MILP):
             yield self._staged(engine, search.limits_for(PARAMS.staging))
 
     def _balanced(self, made: list[int]) -> Iterator[PlanFamily]:
@@ -164,7 +162,7 @@ class PlanFamilies:
             floods = _of_floods(self.topology.reversed(), self.demand, mirrored)
             yield GREEDY, (run_backwards(self.topology, found) for found in floods)
 
-    def _packed(self) -> Iterator[PlanFamily]:
+    def _packed(self, search: PlanSearch) -> Iterator[PlanFamily]:
         """Trees of the packing, in smaller and smaller pieces; any number of them may be the best."""
         if self.packing is None:
             return
@@ -176,10 +174,10 @@ class PlanFamilies:
             before = pieces
             plan = plan_of(self.topology, self.demand, pieces)
             yield FLOW, iter([plan])
-            if len(plan.messages) > PARAMS.most_justified:
+            if len(plan.messages) > PARAMS.most_justified or search.is_spent(FLOW):
                 return
 
-    def _routed(self) -> Iterator[PlanFamily]:
+    def _routed(self, search: PlanSearch) -> Iterator[PlanFamily]:
         """Trees by the loads of links and ports, for several numbers of pieces and weights of length."""
         links = self.topology.resources_of
         rates_us = sorted({self.topology.resource_cost[r][1] for resources in links for r in resources} - {0.0})
@@ -198,6 +196,8 @@ class PlanFamilies:
                     if routed not in found:
                         found.append(routed)
                         yield TREES, self._trees(routed)
+                    if search.is_spent(TREES):
+                        return
 
     def _pieces_by(self, pieces: tuple[int, ...], shortness: float) -> list[RoutedPiece]:
         """So many pieces of every class on trees of a weight of length."""

@@ -42,8 +42,8 @@ class Params:
         Steps beyond the fewest that are tried. Guess.
     steps_work
         Deterministic time of CP-SAT on the model of steps. Guess.
-    small_factor
-        Largest alphas in the time of the bound up to which list scheduling and steps are tried beside other planners. Guess.
+    share
+        Part of the budget that a planner may use where all are asked. Guess.
     staging
         Part of the budget that is left for each of these. Measured: bench section demands, rows of some kilobytes on random machines.
     most_packed
@@ -65,7 +65,7 @@ class Params:
     least_step
         Part of the time that a plan with more pieces has to gain. Guess.
     settling
-        Part of the budget that may be left where the best schedule is so close to the bound that predictions are off by more. Guess.
+        Part of the budget that may be left where the best schedule is near the bound. Guess.
     enough_gap
         Part of the bound above it within which the search ends. Guess.
     large_near_gap
@@ -86,6 +86,8 @@ class Params:
     reordering
         Part of what is left of the budget for them. Measured: bench section demands, rows of some kilobytes: with 0.5, after engines of
         collectives, copies and sums on one machine of 8 were 8.1 % slower than by trees alone.
+    reordered_gap
+        Part of the time of the best plan above it up to which the best plans of other planners get them too. Guess.
     packing_pieces
         Pieces in the time of the bound that trees of a packing are cut into, one after the other. Guess.
     most_matched
@@ -151,7 +153,7 @@ class Params:
     steps_slack: int = 4
     more_steps: int = 2
     steps_work: float = 0.3
-    small_factor: float = 40.0
+    share: float = 0.25
     staging: float = 0.4
     most_packed: int = 100_000
     most_rounds: int = 100
@@ -171,6 +173,7 @@ class Params:
     most_justified: int = 6_000
     more_attempts: float = 100.0
     reordering: float = 0.15
+    reordered_gap: float = 0.05
     packing_pieces: tuple[int, ...] = (1, 8, 16, 32, 64, 128)
     most_matched: int = 16
     even: float = 0.1
@@ -180,7 +183,7 @@ class Params:
     enough_messages: int = 20_000
     most_groups: int = 10
     most_unions: int = 4_000_000
-    near_gap: float = 0.02
+    near_gap: float = 0.005
     evened_gap: float = 0.1
     most_waste: float = 1.5
     most_covered: int = 16

@@ -219,6 +219,8 @@ def staged_plans(
     PackageMissing
         If the method's solver is not installed.
     """
+    if len(classes) * len(topology.links) > method.most_pairs:
+        return
     deadline = limits.deadline()
     far_us = _distances_us(topology)
     for count in method.counts:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taccl_py.api.machines import load_machine
 from taccl_py.collective import ROOTED, Collective, Kind
 from taccl_py.demand.variable import of_collective
 from taccl_py.errors import Infeasible, InputError
@@ -311,3 +312,29 @@ def test_an_engine_of_collectives_takes_a_demand_that_is_one():
     assert found.schedule.origin.engine == "templates"
     with pytest.raises(InputError, match="engine templates is for the eight collectives"):
         synthesize_demand(machine, demand_of(4, COPIES), QUICK, Events(), "templates")
+
+
+# All planners are asked, and no other one takes the time of these: five times the work of one planner is that of effort normal.
+SHORT_OF_ALL = Limits(seconds=5.0, by_work=True)
+
+
+def no_slower_than_each(topology, demand, engines):
+    alone = replace(SHORT_OF_ALL, seconds=SHORT_OF_ALL.seconds / 5)
+    best_us = min(solve_demand(topology, demand, alone, engine=engine).schedule.makespan_us for engine in engines)
+    found = solve(topology, demand, SHORT_OF_ALL).schedule.makespan_us
+    assert found <= best_us * 1.005
+    return found
+
+
+@pytest.mark.slow
+def test_trees_leave_time_for_what_is_asked_after_them():
+    """Trees of a sum of seven of eight ranks on eight GPUs take all the time there is, and list scheduling takes a moment."""
+    demand = demand_of(8, [{"bytes": 262_144, "adds": list(range(7)), "wants": list(range(7))}])
+    assert no_slower_than_each(load_machine("dgx1"), demand, ("greedy", "steps", "trees")) <= 8.2
+
+
+def test_list_scheduling_is_asked_where_alphas_are_small():
+    """The example of the reference: copies of two holders, and a sum."""
+    whole = {"bytes": 3 * 2**20, "holds": [0, 1], "wants": [2, 3]}
+    demand = demand_of(4, [whole, {"bytes": 2**20, "adds": [0, 1], "wants": [3]}], "float32")
+    assert no_slower_than_each(load_machine("mesh:2x2"), demand, ("greedy", "flow")) <= 49.4
