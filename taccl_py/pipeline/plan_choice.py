@@ -224,10 +224,11 @@ def doubled() -> Iterator[int]:
 
 
 def _tried(schedule: Schedule, options: PlanOptions, profile: RuntimeProfile) -> _TimedPlan | None:
-    """A plan, timed; None if the runtime does not run it at the schedule's size."""
+    """A plan, timed; None if the runtime runs it neither at the schedule's size nor at the nearest one that the ranks divide."""
     size_bytes = schedule.size_bytes
     lowered = lower_plan(schedule, options)
-    if round(size_bytes) % lowered.plan.unit_bytes or size_bytes < lowered.plan.min_bytes:
+    calls = (size_bytes, schedule.collective.served_bytes(size_bytes))
+    if all(round(call) % lowered.plan.unit_bytes for call in calls) or size_bytes < lowered.plan.min_bytes:
         return None
     replay = RuntimePlanReplay(lowered.plan, schedule.collective.kind, schedule.topology, profile)
     return _TimedPlan(options, lowered, replay, size_bytes, replay.time_us(size_bytes))

@@ -110,6 +110,14 @@ def test_a_size_that_no_plan_runs_has_a_plan_all_the_same():
     assert found.runtime_us > 0
 
 
+@pytest.mark.parametrize("ranks", [3, 5])
+def test_ranks_that_do_not_divide_the_size_have_as_wide_plans_as_at_a_size_that_they_divide(ranks):
+    """16 MiB are no calls of 3 or 5 ranks; the plan for them is that for calls nearby, and no plan of one threadblock."""
+    asked, near = (chosen(of_size(ring_allgather(ranks), size)) for size in (16 << 20, ranks << 22))
+    assert asked.options == near.options
+    assert asked.options.group > 1
+
+
 def test_twice_the_instances_must_be_worth_it():
     """At the size of a cell more threadblocks change nothing."""
     found = chosen(of_size(direct_alltoall(4), 64 * 64), protocol="Simple", options=PlanOptions())
