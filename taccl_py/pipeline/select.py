@@ -217,10 +217,8 @@ def lower_under(
     """
     synthesis = bounded_by_messages(synthesis, MAX_COUNT, over)
     schedules = unlike([synthesis.schedule, *synthesis.runners_up])[: PARAMS.most_schedules]
-    first, *others = schedules if fixed_chunks else chain.from_iterable(map(pieces_of, schedules))
-    # Time goes further where what is soon lowered is tried first.
-    tried = [first, *sorted(others, key=lambda each: len(each.messages))]
-    chosen = _choose(_trials(tried, options, profile, instances, over, stopped), options, instances, over, stopped)
+    lowered = schedules if fixed_chunks else chain.from_iterable(map(pieces_of, schedules))
+    chosen = _choose(_trials(lowered, options, profile, instances, over, stopped), options, instances, over, stopped)
     if chosen.schedule is synthesis.schedule:
         return synthesis, chosen
     return chosen_instead(synthesis, chosen.schedule), chosen

@@ -199,27 +199,6 @@ def test_what_is_slow_by_far_on_links_and_ports_alone_is_not_lowered(monkeypatch
     assert len(lowered) == tried
 
 
-def test_what_is_soon_lowered_is_tried_before_pieces_of_other_schedules(monkeypatch):
-    """With time for three trials the best schedule and both others are tried, not the best one in two and four pieces."""
-    best = exchange(Kind.ALLREDUCE, 64 * MB)
-    others = (_ring(64 * MB), replace(best, messages=in_pieces(best, 1).messages[::-1]))
-    lowered = []
-
-    def noted(schedule, *given, **named):
-        lowered.append(len(schedule.messages))
-        return trial_of(schedule, *given, **named)
-
-    monkeypatch.setattr(select, "trial_of", noted)
-    monkeypatch.setattr(select, "require_valid", lambda _: None)
-    monkeypatch.setattr(select, "unlike", list)
-    monkeypatch.setattr(select, "PARAMS", replace(select.PARAMS, hopeless=1e9))
-    found = Synthesis(best, Bound(1.0, "made up"), Proof.FEASIBLE, "none", {}, others)
-    lower_under(found, RCCL, MI300X, None, over=lambda: len(lowered) >= 3)
-    assert lowered[0] == len(best.messages)
-    assert lowered[1:] == sorted(lowered[1:])
-    assert set(lowered) == {56, 112}
-
-
 def test_a_program_without_room_counts_as_less_work(monkeypatch):
     """What is refused is refused before it is arranged."""
     schedule, counted = exchange(Kind.ALLREDUCE, 1 << 16), []
