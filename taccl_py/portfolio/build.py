@@ -300,9 +300,12 @@ def _first_member(
     if best is not None:
         return best.file
     lasting = [made for made in found if isinstance(made, LoweringError) and made.limit != NO_CALL]
-    if lasting:
+    if not lasting:
+        return None
+    wider = cover.widened(stretch)
+    if wider == stretch:
         raise lasting[0]
-    return None
+    return _first_member(cover, wider, floor, low, lowering, ready)
 
 
 @dataclass(frozen=True)

@@ -187,6 +187,19 @@ class ReplayedCover:
             found.append(Stretch(first, last, tuple(dict.fromkeys((choice, *others)))))
         return found
 
+    def widened(self, stretch: Stretch) -> Stretch:
+        """A stretch with all protocols of the trials at its middle size behind its choices, the best first: none of these may be safe."""
+        place = min(
+            range(len(self._sizes)),
+            key=lambda each: abs(math.log(self._sizes[each] ** 2 / (stretch.low * stretch.high))),
+        )
+        sizes, times = [_SizeProtocols(place, self._sizes[place], self._protocols)], dict[TrialChoice, float]()
+        for number in self._worth_replaying(place):
+            for _, found in _replayed(_Replaying(self.trials[number], number, sizes, self._instances)):
+                times.update(found)
+        others = sorted(times, key=times.__getitem__)
+        return replace(stretch, choices=tuple(dict.fromkeys((*stretch.choices, *others))))
+
     def time_us(self, choice: TrialChoice, size: int) -> float:
         """Time of a choice at a size, a little more for more instances."""
         return preferred_us(self.trials[choice.trial].time_us(size, choice.setting), choice.setting)
