@@ -183,9 +183,7 @@ def test_sizes_at_which_the_fastest_protocol_is_not_safe_get_another_one():
         "mi300x", Kind.ALLREDUCE, engine="templates", options=Options(limits=Limits(seconds=1.0, workers=1, by_work=True)),
         profile=profile, ranks=(0, 1),
     )  # fmt: skip
-    found = synthesize_portfolio(
-        request, SizeRange(1 << 14, 1 << 16), LoweringOptions(RUNTIMES["rccl"]), None, Events()
-    )
+    found = synthesize_portfolio(request, SizeRange(1 << 14, 1 << 16), LoweringOptions(RUNTIMES["rccl"]), 1, Events())
     assert found.members[0].lowered.program.protocol is not Protocol.LL
     assert all(row.runtime_us < 20 for row in found.rows)
 
