@@ -92,6 +92,6 @@ def test_a_file_for_another_demand_or_runtime_is_refused():
 
 def test_buffers_end_where_those_of_the_demand_do():
     # Rank 2 wants 100 units and holds 25, and the file counts both as 100.
-    found = re.sub(r'(<gpu id="2".*?type="s" srcbuf="i" srcoff=")\d+', r"\g<1>90", TEXT, count=1, flags=re.S)
+    found = re.sub(r'(<gpu id="2".*?type="s" srcbuf="i" srcoff=")\d+', r"\g<1>50", TEXT, count=1, flags=re.S)
     assert found != TEXT
     assert rules(found) == {"outside-buffer"}
