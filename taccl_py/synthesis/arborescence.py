@@ -1,13 +1,13 @@
-"""Cheapest spanning arborescence (Chu and Liu, Edmonds) on lists of arcs, all cycles of a round contracted at once."""
+"""Cheapest spanning arborescence (Chu and Liu, Edmonds) on lists of arcs, all cycles of a round contracted at once; and cheap ones with short paths."""
 
 from __future__ import annotations
 
+from itertools import chain, pairwise
+
 import numpy as np
-from numpy.typing import NDArray
 
+from taccl_py.synthesis.distances import FloatArray, distances
 from taccl_py.synthesis.symmetry import IntArray
-
-FloatArray = NDArray[np.float64]
 
 
 def cheapest_arborescence(count: int, tail: IntArray, head: IntArray, cost: FloatArray, root: int) -> IntArray | None:
@@ -98,3 +98,91 @@ def _components(parent: IntArray, root: int) -> IntArray | None:
     alone = np.flatnonzero(labels < 0)
     labels[alone] = number + np.arange(len(alone))
     return labels
+
+
+class ShortArborescences:
+    """Cheap spanning arborescences whose paths have few arcs, on the same arcs for costs that change.
+
+    The cheapest one is hard to find (a hop-constrained minimum spanning tree); this is local search.
+
+    Parameters
+    ----------
+    count
+        Number of vertices.
+    tail, head
+        Ends of every arc, [arc].
+
+    Raises
+    ------
+    ValueError
+        On use, if the root does not reach every vertex.
+    """
+
+    def __init__(self, count: int, tail: IntArray, head: IntArray) -> None:
+        self._count, self._tail, self._head = count, tail.tolist(), head.tolist()
+        self._into: list[list[int]] = [[] for _ in range(count)]
+        for arc, vertex in enumerate(self._head):
+            self._into[vertex].append(arc)
+        self._ends = tail, head
+        self._layers: dict[int, list[list[int]]] = {}
+
+    def hops(self, root: int) -> int:
+        """Arcs to the vertex that is farthest from a root."""
+        return len(self._layers_from(root)) - 1
+
+    def cheap(self, cost: FloatArray, root: int, most_hops: int) -> IntArray:
+        """Arc into every vertex, -1 into the root; no path has more arcs than are allowed, or than the farthest vertex needs.
+
+        Every vertex hangs at the cheapest one of those nearer to the root at first, and is hung elsewhere as long as it is cheaper there.
+        """
+        costs, tail, layers = cost.tolist(), self._tail, self._layers_from(root)
+        most = max(most_hops, len(layers) - 1)
+        into = [-1] * self._count
+        for nearer, layer in pairwise(map(set, layers)):
+            for vertex in layer:
+                arcs = (arc for arc in self._into[vertex] if tail[arc] in nearer)
+                into[vertex] = min(arcs, key=lambda arc: (costs[arc], arc))
+        depth, height = self._measured(into, root)
+        has_moved = True
+        while has_moved:
+            has_moved = False
+            for vertex in chain.from_iterable(layers[1:]):
+                best = into[vertex]
+                for arc in self._into[vertex]:
+                    fits = costs[arc] < costs[best] and depth[tail[arc]] + 1 + height[vertex] <= most
+                    if fits and not self._hangs_below(tail[arc], vertex, into):
+                        best = arc
+                if best != into[vertex]:
+                    into[vertex], has_moved = best, True
+                    depth, height = self._measured(into, root)
+        return np.array(into, dtype=np.int64)
+
+    def _layers_from(self, root: int) -> list[list[int]]:
+        """Vertices by their hops from a root."""
+        if root not in self._layers:
+            hops = distances(self._count, *self._ends, [root])
+            if not np.isfinite(hops).all():
+                raise ValueError(f"vertex {root} does not reach every vertex")
+            self._layers[root] = [np.flatnonzero(hops == number).tolist() for number in range(int(hops.max()) + 1)]
+        return self._layers[root]
+
+    def _hangs_below(self, vertex: int, above: int, into: list[int]) -> bool:
+        while vertex != above and into[vertex] >= 0:
+            vertex = self._tail[into[vertex]]
+        return vertex == above
+
+    def _measured(self, into: list[int], root: int) -> tuple[list[int], list[int]]:
+        """Arcs from the root to every vertex, and from there to the farthest one that hangs below."""
+        below: list[list[int]] = [[] for _ in into]
+        for vertex, arc in enumerate(into):
+            if arc >= 0:
+                below[self._tail[arc]].append(vertex)
+        depth, height, order = [0] * len(into), [0] * len(into), [root]
+        for vertex in order:
+            for each in below[vertex]:
+                depth[each] = depth[vertex] + 1
+                order.append(each)
+        for vertex in reversed(order[1:]):
+            above = self._tail[into[vertex]]
+            height[above] = max(height[above], height[vertex] + 1)
+        return depth, height

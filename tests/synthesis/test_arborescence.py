@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taccl_py.synthesis.arborescence import cheapest_arborescence
+from taccl_py.synthesis.arborescence import ShortArborescences, cheapest_arborescence
 
 
 @st.composite
@@ -73,3 +73,38 @@ def test_of_parallel_arcs_the_cheapest_counts_and_of_these_the_first():
 def test_a_vertex_alone_needs_no_arc():
     assert solved(1, [], root=0) == [-1]
     assert solved(2, [], root=0) is None
+
+
+@given(graphs(), st.integers(1, 4), st.data())
+def test_short_arborescences_span_within_their_hops_and_are_no_cheaper_than_the_cheapest(graph, most, data):
+    size, arcs = graph
+    root = data.draw(st.integers(0, size - 1))
+    cost = np.array([arc[2] for arc in arcs])
+    short = ShortArborescences(size, *(np.array([arc[i] for arc in arcs], dtype=np.int64) for i in (0, 1)))
+    cheapest = least_cost(size, arcs, root)
+    if cheapest is None:
+        with pytest.raises(ValueError, match="does not reach"):
+            short.cheap(cost, root, most)
+        return
+    into = short.cheap(cost, root, most).tolist()
+    assert into[root] == -1
+    assert all(arcs[into[vertex]][1] == vertex for vertex in range(size) if vertex != root)
+    assert max(hops_up(arcs, into, root, vertex) for vertex in range(size)) <= max(most, short.hops(root))
+    assert sum(arcs[arc][2] for arc in into if arc >= 0) >= cheapest - 1e-9
+
+
+def hops_up(arcs, into, root, vertex):
+    hops = 0
+    while vertex != root:
+        vertex, hops = arcs[into[vertex]][0], hops + 1
+        assert hops <= len(into)
+    return hops
+
+
+def test_a_hop_more_is_taken_where_it_is_cheaper_and_allowed():
+    """From 0 to 1 and 2 directly for 1 and 5, from 1 to 2 for 1."""
+    tail, head, cost = np.array([0, 0, 1]), np.array([1, 2, 2]), np.array([1.0, 5.0, 1.0])
+    short = ShortArborescences(3, tail, head)
+    assert short.hops(0) == 1
+    assert short.cheap(cost, 0, 1).tolist() == [-1, 0, 1]
+    assert short.cheap(cost, 0, 2).tolist() == [-1, 0, 2]

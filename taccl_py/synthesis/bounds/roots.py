@@ -8,20 +8,26 @@ whose links cost so much (`taccl_py.synthesis.bounds.gossip`). What is certified
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from taccl_py.solvers.columns import ColumnProgram
-from taccl_py.synthesis.arborescence import cheapest_arborescence
+from taccl_py.solvers.limits import Over
+from taccl_py.synthesis.arborescence import ShortArborescences, cheapest_arborescence
 from taccl_py.synthesis.bounds.gossip import least_gossip_cost
 from taccl_py.synthesis.bounds.loads import LoadBound
 from taccl_py.synthesis.bounds.net import FloatArray, Net, OrbitMembers
 from taccl_py.synthesis.symmetry import IntArray
+from taccl_py.work import count_work
 
 # Links times roots up to which the program is solved, columns of one round, rounds, and links of all trees that are looked for, about
 # ten microseconds each.
 _MOST_PLACES, _MOST_COLUMNS, _MOST_ROUNDS, _MOST_PRICED = 20_000, 4, 400, 100_000
+# Numbers of hops up to which packings with shorter paths are looked for, and times the least load that one of them may have to be the last.
+_MOST_DEPTHS, _SHORT_LOAD = 6, 1.001
 _GAP = 1e-7
 # Part of a certified bound that rounding may have added.
 _ROUNDING = 1e-9
@@ -94,6 +100,40 @@ def pack_roots(net: Net, orbits: OrbitMembers, known_us: float = 0.0) -> RootPac
     if net.num_links * len(orbits.ranks()) > _MOST_PLACES:
         return None
     pricing = _RootPricing(net, orbits)
+    found = _packed(pricing, known_us)
+    if found is None:
+        return None
+    parts, load_us, prices = found
+    return RootPacking(parts.trees, parts.amounts, load_us, pricing.certified(prices, load_us))
+
+
+def short_root_packings(net: Net, load_us: float, over: Over) -> Iterator[RootParts]:
+    """Packings of trees of ever more hops, up to one whose load is hardly above the least one, or until time is up.
+
+    A linear program finds trees with long paths, which keep links waiting at the beginning and at the end; where many links join the same ranks
+    short ones load them as evenly.
+
+    Parameters
+    ----------
+    net, load_us
+        The machine, and the load of its best packing in microseconds for each megabyte.
+    over
+        Whether time is up.
+    """
+    pricing = _RootPricing(net, OrbitMembers.of_images(net.topology, []))
+    if net.num_links * net.num_ranks > _MOST_PLACES:
+        return
+    for hops in range(pricing.least_hops, pricing.least_hops + _MOST_DEPTHS):
+        short = None if over() else _packed(pricing.within(hops))
+        if short is None:
+            return
+        yield short[0]
+        if short[1] <= load_us * _SHORT_LOAD:
+            return
+
+
+def _packed(pricing: _RootPricing, known_us: float = 0.0) -> tuple[RootParts, float, FloatArray] | None:
+    """The best parts of all data, their load in microseconds for each megabyte, and prices; None where that is as good as a known bound."""
     program = ColumnProgram([1.0], pricing.num_orbits)
     prices = pricing.even
     worth = np.inf
@@ -113,25 +153,36 @@ def pack_roots(net: Net, orbits: OrbitMembers, known_us: float = 0.0) -> RootPac
     if solution is None:
         return None
     used = np.flatnonzero(solution.amounts > _LEAST_AMOUNT)
-    return RootPacking(
-        tuple(known[i] for i in used),
-        solution.amounts[used],
-        solution.objective,
-        pricing.certified(prices, solution.objective),
-    )
+    parts = RootParts(tuple(known[i] for i in used), solution.amounts[used])
+    return parts, solution.objective, prices
 
 
 class _RootPricing:
-    """Cheapest pairs of trees; links and ports of one orbit have one price, which they share."""
+    """Cheapest pairs of trees, or cheap ones of few hops; links and ports of one orbit have one price, which they share."""
 
-    def __init__(self, net: Net, orbits: OrbitMembers) -> None:
-        self._net, self._orbits = net, orbits
+    def __init__(self, net: Net, orbits: OrbitMembers, most_hops: int | None = None) -> None:
+        self._net, self._orbits, self._most_hops = net, orbits, most_hops
         self.num_orbits = len(orbits.size)
         self.even = np.full(self.num_orbits, 1.0 / self.num_orbits)
         # The roots, the cheapest one of the last prices first.
         self._roots = {root: 0.0 for root in orbits.ranks()}
         # Links of all trees that were looked for.
         self.priced = 0
+
+    @cached_property
+    def _short(self) -> tuple[ShortArborescences, ShortArborescences]:
+        """For trees into a root, and out of it."""
+        net = self._net
+        return ShortArborescences(net.num_ranks, net.dst, net.src), ShortArborescences(net.num_ranks, net.src, net.dst)
+
+    @property
+    def least_hops(self) -> int:
+        """Hops that trees of some root have at least."""
+        return min(max(trees.hops(root) for trees in self._short) for root in self._roots)
+
+    def within(self, most_hops: int) -> _RootPricing:
+        """The same for trees of so many hops, of roots from which that is enough or hardly more is needed."""
+        return _RootPricing(self._net, self._orbits, most_hops)
 
     def _costs(self, weights: FloatArray) -> FloatArray:
         return self._net.sum_over_links(weights * self._net.beta_us_per_mb)
@@ -153,6 +204,10 @@ class _RootPricing:
         """Cheapest trees into a root and out of it."""
         net = self._net
         self.priced += 2 * net.num_links
+        if self._most_hops is not None:
+            count_work("priced", 2 * net.num_links)
+            into, out = (trees.cheap(costs, root, self._most_hops) for trees in self._short)
+            return RootTrees(root, into[into >= 0], out[out >= 0])
         found = []
         for tail, head in ((net.dst, net.src), (net.src, net.dst)):
             tree = cheapest_arborescence(net.num_ranks, tail, head, costs, root)

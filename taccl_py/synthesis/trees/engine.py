@@ -28,7 +28,7 @@ from taccl_py.schedule.transform import combining
 from taccl_py.solvers.limits import Limits, until
 from taccl_py.synthesis.bounds import Bound, demand_bound, raised
 from taccl_py.synthesis.bounds.net import Net, OrbitMembers
-from taccl_py.synthesis.bounds.roots import RootPacking, pack_roots
+from taccl_py.synthesis.bounds.roots import RootPacking, pack_roots, short_root_packings
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.reversal import reduce_by_broadcast
 from taccl_py.synthesis.templates.messages import cut
@@ -106,30 +106,33 @@ class _TreesRun:
                     TreePacking(demand, self.work, backwards=backwards, symmetric=False) for backwards in (False, True)
                 )
             backward.take_trees_of(base)
-        chosen, choices = self._found(base, backward)
-        with self.work.stage("schedule"):
-            schedules = [self._schedule(chosen, choice, turned=turned) for choice in choices]
-            best, *others = schedules
+        with_rivals = self._found(base, backward)
+        schedules, sized = list[Schedule](), list[Schedule]()
+        for packing, choices in with_rivals:
+            with self.work.stage("schedule"):
+                made = [self._schedule(packing, choice, turned=turned) for choice in choices]
+            near_us = choices[0].plan.end_us * PARAMS.unsized_factor if choices[0].sized else math.inf
+            sized += [s for c, s in zip(choices, made, strict=True) if c.sized or c.plan.end_us > near_us]
+            schedules += made
+        best, *others = sorted(schedules, key=lambda each: each.makespan_us) if len(with_rivals) > 1 else schedules
         proof = Proof.of(best.makespan_us, self.bound)
         solver = "highs" if "packing" in self.work.stage_seconds else "none"
         answer = Synthesis(best, self.bound, proof, solver, self.work.stage_seconds, tuple(others))
         with self.work.stage("chunks"):
-            limits = self.work.left()
-            near_us = choices[0].plan.end_us * PARAMS.unsized_factor if choices[0].sized else math.inf
-            pairs = zip(choices, schedules, strict=True)
-            sized = [schedule for choice, schedule in pairs if choice.sized or choice.plan.end_us > near_us]
-            return fit_to_size(answer, demand, limits, sized=sized)
+            return fit_to_size(answer, demand, self.work.left(), sized=sized)
 
-    def _found(self, base: TreePacking, backward: TreePacking | None) -> tuple[TreePacking, list[OrderChoice]]:
-        """The best plans, the fastest first, and the machine that they are for."""
+    def _found(self, base: TreePacking, backward: TreePacking | None) -> list[tuple[TreePacking, list[OrderChoice]]]:
+        """The best plans, the fastest first, and the machine that they are for; also those of rivals, whose sizes may become better ones."""
         if backward is None:
-            return base, self._search(base, None)
-        roots, through_roots = self._through_roots(base, backward)
-        if self._is_enough(through_roots) or (through_roots and through_roots[0].plan.end_us <= self._gathers_us):
-            return roots, through_roots
-        others, found = self._gathered(base, backward)
-        is_faster = not through_roots or found[0].plan.end_us <= through_roots[0].plan.end_us
-        return (others, found) if is_faster else (roots, through_roots)
+            return [(base, self._search(base, None))]
+        # Of a direct machine that costs the same in both directions a hub often has lighter trees than several roots.
+        has_rival = base.is_direct and backward.is_alike
+        roots, through_roots = self._through_roots(base, has_rival=has_rival)
+        is_best = through_roots and not has_rival and through_roots[0].plan.end_us <= self._gathers_us
+        if self._is_enough(through_roots) or is_best:
+            return [(roots, through_roots)]
+        found = [self._gathered(base, backward), *([(roots, through_roots)] if through_roots else [])]
+        return found if has_rival else [min(found, key=lambda each: each[1][0].plan.end_us)]
 
     def _gathered(self, base: TreePacking, backward: TreePacking) -> tuple[TreePacking, list[OrderChoice]]:
         """The best plans of an AllReduce through a hub, or of a ReduceScatter and an AllGather."""
@@ -165,10 +168,10 @@ class _TreesRun:
         found = [shared_out(self.demand, choice) for choice in run._search(forth, back)]
         return forth, sorted((choice for choice in found if choice is not None), key=lambda choice: choice.plan.end_us)
 
-    def _through_roots(self, base: TreePacking, backward: TreePacking) -> tuple[TreePacking, list[OrderChoice]]:
+    def _through_roots(self, base: TreePacking, *, has_rival: bool) -> tuple[TreePacking, list[OrderChoice]]:
         """Plans of an AllReduce through roots with parts of any size, the fastest first, where other plans would load links more."""
-        if not (self._is_free and self._is_long(base.network)) or (base.is_direct and backward.is_alike):
-            return base, []  # of a direct machine that costs the same in both directions a hub is enough
+        if not (self._is_free and self._is_long(base.network)):
+            return base, []
         with self.work.stage("packing"):
             loads = self._root_packing(symmetric=True)
         size_mb = self.demand.size_bytes / BYTES_PER_MB
@@ -176,15 +179,18 @@ class _TreesRun:
             return base, []
         with self.work.stage("packing"):
             packing = self._root_packing(symmetric=False)
-        if packing is None:
-            return base, []
+            if packing is None:
+                return base, []
+            over = self.work.left(PARAMS.short_part).countdown()
+            short = [*short_root_packings(Net.of(self.demand.topology), packing.load_us, over)]
         demand = replace(self.demand, kind=Kind.BROADCAST, root=packing.trees[0].root)
         forth = TreePacking(demand, self.work, backwards=False, symmetric=False)
-        part = 0.5 if loads.load_us * size_mb * PARAMS.roots_only_gain > self._gathers_us else 0.9
+        is_small_gain = loads.load_us * size_mb * PARAMS.roots_only_gain > self._gathers_us
+        part = PARAMS.rival_part if has_rival else 0.5 if is_small_gain else 0.9
         run = _TreesRun(demand, TreeSearch(self.work.left(part), self.work.events, self.work))
         run.bound = self.bound
         with self.work.stage("packing"):
-            promised = ShortPaths(forth.network, run._piece_bytes, run.work.left()).best(packing)
+            promised = ShortPaths(forth.network, run._piece_bytes, run.work.left()).best(packing, short)
         found = run._on_roots(forth.network, promised)
         found = run._bettering(forth.network).bettered(found)
         near_us = best_of(found).plan.end_us * PARAMS.unsized_factor if found else 0.0
@@ -211,10 +217,8 @@ class _TreesRun:
                 best += [best_of(plans)] if plans else []
             # In the order of rounds sizes are mostly found better than in that of justified messages.
             found += self._bettering(network).resized(found)
-            return [
-                *found,
-                *(replace(one, plan=justified(TransferTimes(one.transfers, one.costs), one.plan)) for one in best),
-            ]
+            found += [replace(one, plan=justified(TransferTimes(one.transfers, one.costs), one.plan)) for one in best]
+            return found
 
     def _on_short_paths(self, base: TreePacking) -> list[OrderChoice]:
         """Plans of rounds on one root's trees with short paths, where they share more than links."""

@@ -129,6 +129,12 @@ class Params:
         Times as much from which on most of the time goes to such roots. Guess.
     least_root_part
         Parts of less than this share of the largest one are left to the others. Guess.
+    rival_part
+        Part of the time for several roots where a hub's trees may be as light. Measured: engine trees, AllReduce, with and without them: mesh:3x3,
+        64 MiB, 1041 -> 989 us, mesh:3x5, 16 MiB, 307 -> 280, dgx1 without link 0-3, 1 GiB, 13.98 -> 13.66 ms; mi300x, link 0-1 at half, 1 GiB, 5783 ->
+        5947 us, but in a race, which takes longer, 5862 -> 5783.
+    short_part
+        Part of the time for packings through roots of trees with few hops. Guess.
     root_promise_factor
         Times the time that the most promising packing through roots promises that one may promise to be tried. Guess.
     root_parts
@@ -334,6 +340,8 @@ class Params:
     least_gain_of_roots: float = 1.01
     roots_only_gain: float = 1.15
     least_root_part: float = 0.004
+    rival_part: float = 0.35
+    short_part: float = 0.1
     root_promise_factor: float = 1.03
     root_parts: tuple[int, ...] = (2, 3, 4)
     most_root_packings: int = 2

@@ -63,8 +63,10 @@ class ShortPaths:
         self._deadline = limits.deadline()
         self._work_left = min(PARAMS.root_work, PARAMS.root_work_part * limits.seconds / RATES.pipelined)
 
-    def best(self, packing: RootParts) -> list[PromisedParts]:
+    def best(self, packing: RootParts, others: Sequence[RootParts] = ()) -> list[PromisedParts]:
         """Parts with shorter paths in place of those of a packing, the most promising ones first, none that promise much less, and last the packing's.
+
+        They are sought, or others that are given, as those of trees with few hops.
 
         Of an AllReduce, that is: plans on the many parts of a packing may take less time than they promise.
 
@@ -75,7 +77,7 @@ class ShortPaths:
         """
         known = self.promised(of_large_parts(packing))
         shares = tuple(float(amount) for amount in known.parts.amounts)
-        found = [known]
+        found = [known, *(self.promised(of_large_parts(parts)) for parts in others)]
         for several in dict.fromkeys(((1.0,), shares, *((1 / parts,) * parts for parts in PARAMS.root_parts))):
             short = self._shortened(known, several)
             if short is not None and (len(several) != len(shares) or short.time_us < known.time_us):

@@ -2,15 +2,17 @@
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl_py.collective import Kind
+from taccl_py.solvers.limits import never
 from taccl_py.synthesis.bounds import demand_bound, roots
 from taccl_py.synthesis.bounds.loads import sum_loads
 from taccl_py.synthesis.bounds.net import Net, OrbitMembers
-from taccl_py.synthesis.bounds.roots import pack_roots
+from taccl_py.synthesis.bounds.roots import pack_roots, short_root_packings
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link, Port
 from tests.instances import MB, machine
@@ -87,3 +89,32 @@ def test_the_packing_is_the_best_of_all_pairs_of_trees(seed):
     assert found.load_us == pytest.approx(best_us, rel=1e-6)
     # Of four ranks all sequences of messages are looked at, and none has been better than trees.
     assert found.certified.amount_us == pytest.approx(best_us, rel=1e-6)
+
+
+def test_short_trees_load_a_dense_machine_as_evenly_as_the_best_packing():
+    """Eight ranks, all linked but two: trees of two hops from root to leaf are enough, where the program's own wander about."""
+    links = [Link(a, b, 0.7, 10.0) for a in range(8) for b in range(8) if a != b and {a, b} != {0, 1}]
+    dense = machine(8, links)
+    best = pack_roots(Net.of(dense), OrbitMembers.of_images(dense, []))
+    *_, last = short_root_packings(Net.of(dense), best.load_us, never)
+    loads = np.zeros(len(links))
+    for trees, amount in zip(last.trees, last.amounts, strict=True):
+        np.add.at(loads, trees.links(), amount * 10.0)
+    assert last.amounts.sum() == pytest.approx(1.0)
+    assert loads.max() <= best.load_us * 1.001
+    assert max(hops_of(dense, trees) for trees in last.trees) <= 2
+    assert not [*short_root_packings(Net.of(dense), best.load_us, lambda: True)]
+
+
+def hops_of(topology, trees):
+    """Links of the longest path from the root of trees, or to it."""
+    longest = 0
+    for links, (near, far) in ((trees.out, ("src", "dst")), (trees.into, ("dst", "src"))):
+        above = {getattr(topology.links[link], far): getattr(topology.links[link], near) for link in links}
+        assert len(above) == topology.num_ranks - 1
+        for rank in above:
+            hops = 0
+            while rank != trees.root:
+                rank, hops = above[rank], hops + 1
+            longest = max(longest, hops)
+    return longest

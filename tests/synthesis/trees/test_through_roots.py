@@ -21,6 +21,7 @@ from taccl_py.synthesis.trees.lift import lifted
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.order import DispatchRule, list_schedule
 from taccl_py.synthesis.trees.through_roots import RootSearch, of_large_parts, pieces_through_roots
+from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link
 from taccl_py.verify.schedule import verify_schedule
 from tests.instances import MB, machine
@@ -133,3 +134,13 @@ def test_uneven_owners_are_faster_than_a_reducescatter_and_an_allgather(monkeypa
     apart = synthesize_trees(demand, options, Events())
     assert found.schedule.makespan_us < 0.95 * apart.schedule.makespan_us
     assert replace(found, proof=apart.proof).bound == apart.bound
+
+
+@pytest.mark.slow
+def test_a_mesh_is_summed_through_several_roots_where_a_hub_takes_longer():
+    """Nine ranks in a square: 1041 us through one rank in the middle."""
+    square = load_topology("mesh:3x3")
+    demand = Demand(square, Kind.ALLREDUCE, float(64 << 20))
+    found = synthesize_trees(demand, Options(limits=Limits(seconds=7, by_work=True, workers=1)), Events())
+    assert found.schedule.makespan_us <= 1000
+    assert not verify_schedule(found.schedule)
