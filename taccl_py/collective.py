@@ -198,18 +198,13 @@ class Collective:
         """Bytes of one chunk for a size as nccl-tests counts it."""
         return size_bytes / self.chunks_per_size
 
-    @property
-    def num_shares(self) -> int:
-        """Ranks that the size of nccl-tests is shared out among, which calls count in; 1 for Broadcast and Reduce."""
-        return 1 if self.kind in (Kind.BROADCAST, Kind.REDUCE) else self.num_ranks
-
     def served_bytes(self, size_bytes: float) -> float:
         """Size for which programs are made where a size is asked for: that one, or the nearest call if ranks do not divide it.
 
         Nearby calls that ranks divide are served by programs of more or fewer chunks and instances. Powers of two of these, which most
         calls allow, are not to be barred by the very size; so shares are multiples of as large a power of two as a few per cent allow.
         """
-        shares = self.num_shares
+        shares = 1 if self.kind in (Kind.BROADCAST, Kind.REDUCE) else self.num_ranks
         if size_bytes % shares == 0:
             return size_bytes
         most = int(size_bytes / (_FINENESS * shares))

@@ -121,8 +121,11 @@ def _verify_named(path: Path, runtime: str, kind: Kind | None, root: int | None)
         folders = _failures_in(path)
     except InputError as error:
         return [_unread(path, error)]
-    if folders:
-        return [result for folder in folders for result in _verify_named(folder, runtime, kind, root)]
+    return [result for each in folders or [path] for result in _verify_told(each, runtime, kind, root)]
+
+
+def _verify_told(path: Path, runtime: str, kind: Kind | None, root: int | None) -> list[dict[str, Any]]:
+    """The same, where it is not a folder of failures."""
     target, is_assumed = _target(runtime, path)
     beside = _demand_beside(path)
     if beside is not None and kind is None and root is None:

@@ -22,7 +22,7 @@ from taccl_py.cli.options import (
     require_room_for_json,
     runtime_profile_option,
 )
-from taccl_py.cli.unserved import unserved_note
+from taccl_py.cli.unserved import unserved_note, unserved_plan_note
 from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.jsonio import format_of, read_text, write_all, write_atomically
 from taccl_py.lowering.program import Program
@@ -422,12 +422,8 @@ def _lower_by_switch(
 
 def _unused_size(schedule: Schedule, plan: Plan) -> str:
     """A line more where the runtime would not use the plan at the size that the schedule was made for."""
-    size_bytes = round(schedule.chunk_bytes * schedule.collective.chunks_per_size)
-    if size_bytes % plan.unit_bytes == 0:
-        return ""
-    return (
-        f"\nnote: the runtime runs it at multiples of {plan.unit_bytes} bytes, and not at the schedule's {size_bytes}"
-    )
+    note = unserved_plan_note(round(schedule.size_bytes), plan)
+    return f"\n{note}" if note else ""
 
 
 def _switch_facts(made: SwitchPlan) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from taccl_py.cli.delivery import (
 )
 from taccl_py.cli.options import echo_json, make_plan_options
 from taccl_py.cli.progress import watched
+from taccl_py.cli.unserved import unserved_plan_note
 from taccl_py.errors import InputError
 from taccl_py.report.tables import print_table, record, summary_table, timed
 from taccl_py.runtimes import MSCCLPP
@@ -68,6 +69,8 @@ def synth_plan(
         echo_json(result)
         return
     print_table(summary_table(result))
+    if choice is not None and (note := unserved_plan_note(round(result["size_bytes"]), choice.lowered.plan)):
+        click.echo(note, err=True)
     for name in files:
         click.echo(f"wrote {name}", err=True)
 

@@ -1,4 +1,4 @@
-"""Notes on sizes at which no runtime chooses a file, though it was made for them."""
+"""Notes on sizes at which no runtime chooses a file or a plan, though it was made for them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from taccl_py.units import format_size
 
 if TYPE_CHECKING:
+    from taccl_py.lowering.plan import Plan
     from taccl_py.lowering.program import Program
     from taccl_py.runtimes import Runtime
 
@@ -30,3 +31,10 @@ def unserved_note(sized: Iterable[tuple[int, Program]], runtime: Runtime) -> str
         f"note: {runtime.title} never uses the file at {format_size(size)}{more}: a size must be a multiple of {divisor} elements, "
         f"such as {near} bytes, where it takes about as long"
     )
+
+
+def unserved_plan_note(size_bytes: int, plan: Plan) -> str:
+    """The same for a plan for MSCCL++ and the size of its schedule."""
+    if size_bytes % plan.unit_bytes == 0:
+        return ""
+    return f"note: the runtime runs the plan at multiples of {plan.unit_bytes} bytes, and not at the schedule's {size_bytes}"

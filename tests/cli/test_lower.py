@@ -117,7 +117,7 @@ def test_a_plan_that_does_not_run_at_the_size_of_its_schedule_says_so(taccl, siz
     assert taccl("synth", "ring:4", "allgather", "--size", size, "--engine", "templates", "-o", "s.json").code == 0
     ended = taccl("lower", "s.json", "--to", "mscclpp-json", "-o", "plan.json")
     unit = taccl("lower", "s.json", "--to", "mscclpp-json", "-o", "plan.json", "--json").json["unit_bytes"]
-    note = f"note: the runtime runs it at multiples of {unit} bytes, and not at the schedule's {size}"
+    note = f"note: the runtime runs the plan at multiples of {unit} bytes, and not at the schedule's {size}"
     assert ended.err.splitlines()[1:] == ([] if runs else [note])
     assert f"used for multiples of {format_size(unit)}" in taccl("check", "plan.json").out
 

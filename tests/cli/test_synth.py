@@ -312,6 +312,15 @@ def test_for_mscclpp_there_is_a_plan(taccl, folder):
     assert (folder / "plans" / "taccl_plans.py").exists()
 
 
+def test_for_mscclpp_a_size_at_which_the_plan_is_not_run_is_told(taccl):
+    """Three ranks do not divide 1 MiB; all of them together do 1536 KiB."""
+    options = ("--runtime", "mscclpp", "--engine", "templates", "--ranks", "0-2", "-o", "out")
+    ended = taccl("synth", "ndv5", "allreduce", *options, "--size", "1MiB")
+    assert "note: the runtime runs the plan at multiples of" in ended.err
+    assert "and not at the schedule's 1048576" in ended.err
+    assert "note:" not in taccl("synth", "ndv5", "allreduce", *options, "--size", "1536KiB").err
+
+
 def test_for_mscclpp_without_a_profile_the_plan_has_one_instance(taccl):
     options = ("--runtime", "mscclpp", "--engine", "templates", "--protocol", "LL", "-o", "out", "--json")
     record = taccl("synth", "ring:4", "allgather", *options).json

@@ -8,9 +8,8 @@ whose links cost so much (`taccl_py.synthesis.bounds.gossip`). What is certified
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from taccl_py.work import count_work
 # Links times roots up to which the program is solved, columns of one round, rounds, and links of all trees that are looked for, about
 # ten microseconds each.
 _MOST_PLACES, _MOST_COLUMNS, _MOST_ROUNDS, _MOST_PRICED = 20_000, 4, 400, 100_000
-# Numbers of hops up to which packings with shorter paths are looked for, and times the least load that one of them may have to be the last.
+# Numbers of hops for which packings with shorter paths are looked for, and times the least load that one of them may have to be the last. Guess.
 _MOST_DEPTHS, _SHORT_LOAD = 6, 1.001
 _GAP = 1e-7
 # Part of a certified bound that rounding may have added.
@@ -120,11 +119,13 @@ def short_root_packings(net: Net, load_us: float, over: Over) -> Iterator[RootPa
     over
         Whether time is up.
     """
-    pricing = _RootPricing(net, OrbitMembers.of_images(net.topology, []))
     if net.num_links * net.num_ranks > _MOST_PLACES:
         return
-    for hops in range(pricing.least_hops, pricing.least_hops + _MOST_DEPTHS):
-        short = None if over() else _packed(pricing.within(hops))
+    orbits = OrbitMembers.of_images(net.topology, [])
+    trees = tuple(ShortArborescences(net.num_ranks, *ends) for ends in ((net.dst, net.src), (net.src, net.dst)))
+    least = min(max(each.hops(root) for each in trees) for root in orbits.ranks())
+    for hops in range(least, least + _MOST_DEPTHS):
+        short = None if over() else _packed(_ShortRootPricing(net, orbits, trees, hops))
         if short is None:
             return
         yield short[0]
@@ -158,31 +159,16 @@ def _packed(pricing: _RootPricing, known_us: float = 0.0) -> tuple[RootParts, fl
 
 
 class _RootPricing:
-    """Cheapest pairs of trees, or cheap ones of few hops; links and ports of one orbit have one price, which they share."""
+    """Cheapest pairs of trees; links and ports of one orbit have one price, which they share."""
 
-    def __init__(self, net: Net, orbits: OrbitMembers, most_hops: int | None = None) -> None:
-        self._net, self._orbits, self._most_hops = net, orbits, most_hops
+    def __init__(self, net: Net, orbits: OrbitMembers) -> None:
+        self._net, self._orbits = net, orbits
         self.num_orbits = len(orbits.size)
         self.even = np.full(self.num_orbits, 1.0 / self.num_orbits)
         # The roots, the cheapest one of the last prices first.
         self._roots = {root: 0.0 for root in orbits.ranks()}
         # Links of all trees that were looked for.
         self.priced = 0
-
-    @cached_property
-    def _short(self) -> tuple[ShortArborescences, ShortArborescences]:
-        """For trees into a root, and out of it."""
-        net = self._net
-        return ShortArborescences(net.num_ranks, net.dst, net.src), ShortArborescences(net.num_ranks, net.src, net.dst)
-
-    @property
-    def least_hops(self) -> int:
-        """Hops that trees of some root have at least."""
-        return min(max(trees.hops(root) for trees in self._short) for root in self._roots)
-
-    def within(self, most_hops: int) -> _RootPricing:
-        """The same for trees of so many hops, of roots from which that is enough or hardly more is needed."""
-        return _RootPricing(self._net, self._orbits, most_hops)
 
     def _costs(self, weights: FloatArray) -> FloatArray:
         return self._net.sum_over_links(weights * self._net.beta_us_per_mb)
@@ -204,10 +190,6 @@ class _RootPricing:
         """Cheapest trees into a root and out of it."""
         net = self._net
         self.priced += 2 * net.num_links
-        if self._most_hops is not None:
-            count_work("priced", 2 * net.num_links)
-            into, out = (trees.cheap(costs, root, self._most_hops) for trees in self._short)
-            return RootTrees(root, into[into >= 0], out[out >= 0])
         found = []
         for tail, head in ((net.dst, net.src), (net.src, net.dst)):
             tree = cheapest_arborescence(net.num_ranks, tail, head, costs, root)
@@ -228,3 +210,17 @@ class _RootPricing:
         weights = self._orbits.shared(prices)
         amount_us = least_gossip_cost(net.num_ranks, net.src, net.dst, self._costs(weights), enough=load_us)
         return LoadBound(weights, amount_us * (1 - _ROUNDING), ())
+
+
+class _ShortRootPricing(_RootPricing):
+    """Cheap pairs of trees of so many hops, or of as few as their roots allow."""
+
+    def __init__(self, net: Net, orbits: OrbitMembers, trees: Sequence[ShortArborescences], most_hops: int) -> None:
+        super().__init__(net, orbits)
+        self._short, self._most_hops = trees, most_hops
+
+    def _trees(self, costs: FloatArray, root: int) -> RootTrees:
+        self.priced += 2 * self._net.num_links
+        count_work("priced", 2 * self._net.num_links)
+        into, out = (trees.cheap(costs, root, self._most_hops) for trees in self._short)
+        return RootTrees(root, into[into >= 0], out[out >= 0])

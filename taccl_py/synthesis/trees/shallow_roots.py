@@ -66,7 +66,7 @@ class ShortPaths:
     def best(self, packing: RootParts, others: Sequence[RootParts] = ()) -> list[PromisedParts]:
         """Parts with shorter paths in place of those of a packing, the most promising ones first, none that promise much less, and last the packing's.
 
-        They are sought, or others that are given, as those of trees with few hops.
+        Other packings, as those of trees with few hops, compete with what is found.
 
         Of an AllReduce, that is: plans on the many parts of a packing may take less time than they promise.
 
