@@ -69,6 +69,16 @@ def multiples_beside(size_bytes: int, divisor: int) -> list[int]:
     return [size for size in (below, below + step) if size > 0]
 
 
+def most_copies(program: Program) -> int:
+    """Number of copies of a program, side by side in one file, up to which no rank reads more elements than a runtime has room for."""
+    room = MAX_XML_NODES - 1 - len(program.gpus)
+    return min((room // each for gpu in program.gpus if (each := _own_elements(gpu))), default=room)
+
+
+def _own_elements(gpu: Gpu) -> int:
+    return len(gpu.threadblocks) + sum(len(tb.steps) for tb in gpu.threadblocks)
+
+
 def require_name(name: str, kind: Kind | None, runtime: Runtime) -> None:
     """Refuse a name that cannot stand in a file, or that means something else to the runtime.
 
@@ -99,13 +109,12 @@ def require_name(name: str, kind: Kind | None, runtime: Runtime) -> None:
 
 def _require_gpu(gpu: Gpu, num_ranks: int, runtime: Runtime) -> None:
     who = f"rank {gpu.rank}"
-    num_steps = sum(len(tb.steps) for tb in gpu.threadblocks)
     fewer = "use fewer instances, or a schedule with fewer messages"
     _require(
         runtime, "max_threadblocks", f"threadblocks of {who}", len(gpu.threadblocks), runtime.max_threadblocks, fewer
     )
     _require(runtime, "children", f"threadblocks of {who}", len(gpu.threadblocks), MAX_XML_CHILDREN, fewer)
-    elements = 1 + num_ranks + len(gpu.threadblocks) + num_steps
+    elements = 1 + num_ranks + _own_elements(gpu)
     _require(runtime, "nodes", f"elements that {who} reads", elements, MAX_XML_NODES, fewer)
     for channel in sorted({tb.channel for tb in gpu.threadblocks}):
         here = [tb for tb in gpu.threadblocks if tb.channel == channel]

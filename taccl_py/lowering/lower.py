@@ -50,11 +50,11 @@ from taccl_py.lowering.protocol import (
     largest_size_bytes,
     largest_size_with,
 )
-from taccl_py.lowering.scratch import pack_scratch
+from taccl_py.lowering.scratch import PackedRank, pack_scratch
 from taccl_py.lowering.sequence import sequence_actions
 from taccl_py.lowering.subject import CellSchedule
 from taccl_py.lowering.threadblocks import ThreadblockRules, make_threadblocks
-from taccl_py.runtimes import MAX_COUNT, MAX_NAME, Runtime
+from taccl_py.runtimes import MAX_COUNT, MAX_NAME, MAX_OFFSET, Runtime
 from taccl_py.schedule.ir import Schedule
 
 __all__ = ["CallPlacement", "LoweredRank", "Lowering", "LoweringOptions", "PortOrder", "lower", "lower_rank"]
@@ -89,10 +89,9 @@ class LoweringOptions:
         Most threadblocks on a GPU; None is what certainly runs at the same time.
     port_order
         Which messages keep the schedule's order at the ports of their rank, at the price of waiting for each other.
-    spread_local
-        Whether local copies and sums take all threadblocks that are left, for runtimes whose threadblocks take time for them.
-    gather_sums
-        Whether sums with one destination that follow each other wait for all their sources first, so that the runtime fuses them.
+    times_local
+        Whether local copies and sums take time. They then take all threadblocks that are left, sums with one destination wait for all their
+        sources first, so that the runtime fuses them, and no arrival waits for a scratch cell until a sum has read it.
     """
 
     runtime: Runtime
@@ -104,8 +103,7 @@ class LoweringOptions:
     name: str | None = None
     max_threadblocks: int | None = None
     port_order: PortOrder = PortOrder.FREE
-    spread_local: bool = False
-    gather_sums: bool = False
+    times_local: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +360,7 @@ def _laid_out(case: _LoweringCase, decisions: Decisions, placed: _LoweredPlaceme
         runtime,
         min(options.max_threadblocks or runtime.resident_threadblocks, runtime.max_threadblocks),
         decisions.local,
-        runtime.max_threadblocks if options.spread_local else options.instances,
+        runtime.max_threadblocks if options.times_local else options.instances,
         decisions.apart,
         fuse=options.port_order is PortOrder.FREE,
         instances=options.instances,
@@ -374,8 +372,7 @@ def _laid_out(case: _LoweringCase, decisions: Decisions, placed: _LoweredPlaceme
 def _completed(case: _LoweringCase, revision: ProgramRevision) -> ProgramRevision:
     """Threadblocks on their last cells, and the waits between them."""
     options = case.options
-    reuse = not flag_is_early(options.runtime, case.choice.protocol)
-    packed = tuple(pack_scratch(of_rank, revision.transfers, reuse=reuse) for of_rank in revision.blocks)
+    packed = _packed(case, revision)
     blocks = tuple(rank.threadblocks for rank in packed)
     turns = find_turns(blocks, revision.transfers, case.schedule.topology, options.port_order)
     aliased, whole = case.flags.in_place, case.subject is None
@@ -384,9 +381,19 @@ def _completed(case: _LoweringCase, revision: ProgramRevision) -> ProgramRevisio
         blocks=blocks,
         scratch_cells=tuple(rank.scratch_cells for rank in packed),
         dependencies=find_dependencies(
-            blocks, case.geometry, aliased=aliased, turns=turns, whole=whole, gather=options.gather_sums
+            blocks, case.geometry, aliased=aliased, turns=turns, whole=whole, gather=options.times_local
         ),
     )
+
+
+def _packed(case: _LoweringCase, revision: ProgramRevision) -> tuple[PackedRank, ...]:
+    """Threadblocks on scratch cells that serve once, or several times where that costs nothing or there are too many of them."""
+    options = case.options
+    once = tuple(pack_scratch(of_rank, revision.transfers, reuse=False) for of_rank in revision.blocks)
+    most = max((rank.scratch_cells for rank in once), default=0)
+    if flag_is_early(options.runtime, case.choice.protocol) or (options.times_local and most <= MAX_OFFSET):
+        return once
+    return tuple(pack_scratch(of_rank, revision.transfers, reuse=True) for of_rank in revision.blocks)
 
 
 def _other_choice(case: _LoweringCase, attempt: ProgramRevision) -> ProtocolChoice:

@@ -18,7 +18,7 @@ from taccl_py.pipeline.select import Trial, in_some_arrangement, preferred_us, r
 from taccl_py.pipeline.views import retimed
 from taccl_py.portfolio.by_replay import LOWEST, ReplayedCover, Stretch, TrialChoice, in_rising_order
 from taccl_py.portfolio.candidates import Candidate, Probe, race_candidates
-from taccl_py.portfolio.cover import TOLERANCE, cover_sizes, divisor_of, lower_with, up_to
+from taccl_py.portfolio.cover import cover_sizes, divisor_of, lower_with, up_to
 from taccl_py.portfolio.envelope import SizeSpan
 from taccl_py.portfolio.rows import PortfolioFile, SizeRow, UnverifiedFile, make_rows, unmade_rows
 from taccl_py.portfolio.variants import SizedCandidate, at_size, lower_variants
@@ -33,6 +33,7 @@ from taccl_py.synthesis.bounds import Bound, DemandBounds
 from taccl_py.synthesis.bounds.runtime import likely_views
 from taccl_py.synthesis.engine import Demand, Events, Proof
 from taccl_py.synthesis.race import Racer
+from taccl_py.tolerances import RELATIVE
 from taccl_py.units import SizeRange
 from taccl_py.verify.msccl import ProgramVerdict
 
@@ -263,7 +264,7 @@ def _next_choice(
             is_promising = (
                 not one_is_enough
                 and lowered < _MOST_LOWERED
-                and cover.time_us(choice, middle) <= best_us * (1 + TOLERANCE)
+                and cover.time_us(choice, middle) < best_us * (1 - RELATIVE)
             )
             return choice if is_promising or not lowered else None
         if isinstance(made, _TimedFile):

@@ -140,15 +140,17 @@ class ReplayedCover:
         self._protocols = protocols_for(candidates[0].schedule, options, profile)
         estimating = [_Estimating(each, self._sizes, self._protocols, profile) for each in candidates]
         estimates = racer.spread(_estimated, estimating)
-        tasks = list(_trial_tasks(candidates, self._sizes, estimates, options, profile))
-        made = racer.spread(_tried, _until_over(tasks, over))
-        kept = [(task, trial) for task, trial in zip(tasks, made, strict=False) if isinstance(trial, Trial)]
-        if not kept:
+        tasks = list(_trial_tasks(candidates, self._sizes, estimates, options, profile, instances))
+        made = list(racer.spread(_tried, _until_over(tasks, over)))
+        lots = [
+            (task.number, lot) for task, lot in zip(tasks, made, strict=False) if not isinstance(lot, LoweringError)
+        ]
+        if not lots:
             raise next((each for each in made if isinstance(each, LoweringError)), ValueError("there is no candidate"))
-        self.candidates = [task.candidate for task, _ in kept]
-        self.trials = [trial for _, trial in kept]
-        self._estimates = [estimates[task.source] for task, _ in kept]
-        self._is_cut = [task.candidate is not candidates[task.source] for task, _ in kept]
+        self.candidates = [each.candidate for _, lot in lots for each in lot]
+        self.trials = [each.trial for _, lot in lots for each in lot]
+        self._estimates = [estimates[number] for number, lot in lots for _ in lot]
+        self._is_cut = [place > 0 for _, lot in lots for place in range(len(lot))]
 
     def _worth_replaying(self, place: int) -> list[int]:
         """Trials of the best few candidates at a size, the best first, without pieces that would be small there."""
@@ -324,41 +326,49 @@ def _estimated(task: _Estimating) -> list[dict[Protocol, float]]:
 
 
 @dataclass(frozen=True)
-class _UnloweredTrial:
-    """A candidate to be lowered for trials at a size; `source` is the number of the one whose messages it has, in pieces or not."""
+class _UnloweredTrials:
+    """A candidate, by its number, to be lowered for trials, whole and in pieces, for those of all sizes at which it is among the best."""
 
     candidate: Candidate
-    source: int
-    size: int
+    number: int
+    best_at: list[int]
+    sizes: tuple[int, ...]
     options: LoweringOptions
     profile: RuntimeProfile
+    instances: int | None
+
+    def least_us(self, trial: Trial, size: int) -> float:
+        """Time of the fastest setting of a trial at a size."""
+        protocols = protocols_for(trial.schedule, self.options, self.profile)
+        settings = trial.settings(size, protocols, self.instances)
+        return min((preferred_us(trial.time_us(size, each), each) for each in settings), default=math.inf)
 
 
 def _trial_tasks(
     candidates: Sequence[Candidate],
-    sizes: Sequence[int],
+    sizes: tuple[int, ...],
     estimates: Sequence[Sequence[dict[Protocol, float]]],
     options: LoweringOptions,
     profile: RuntimeProfile,
-) -> Iterator[_UnloweredTrial]:
-    """The best few candidates of every size, each for the middle one of its sizes, and the same with messages in pieces."""
+    instances: int | None,
+) -> Iterator[_UnloweredTrials]:
+    """The best few candidates of every size."""
     found: dict[int, list[int]] = {}
     for place, size in enumerate(sizes):
         for number in _best_few(candidates, [min(each[place].values()) for each in estimates]):
             found.setdefault(number, []).append(size)
-    for number, of_one in found.items():
-        for candidate, size in _cut_for(candidates[number], of_one, sizes):
-            yield _UnloweredTrial(candidate, number, size, options, profile)
+    for number, best_at in found.items():
+        yield _UnloweredTrials(candidates[number], number, best_at, sizes, options, profile, instances)
 
 
-def _cut_for(whole: Candidate, of_one: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[Candidate, int]]:
+def _cut_for(whole: Candidate, best_at: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[Candidate, int]]:
     """A candidate, and the same with messages in pieces; each with the middle one of its sizes that are large enough, to be lowered for it.
 
     The middle one of all sizes must not decide about pieces: in a wide range it is too small for them.
     """
-    yield whole, of_one[len(of_one) // 2]
+    yield whole, best_at[len(best_at) // 2]
     for pieces in select.PARAMS.pieces[1:]:
-        fitting = [size for size in of_one if not are_small(whole.schedule, size, pieces)]
+        fitting = [size for size in best_at if not are_small(whole.schedule, size, pieces)]
         if not fitting:
             return
         size = fitting[len(fitting) // 2]
@@ -381,7 +391,7 @@ def _best_few(candidates: Sequence[Candidate], times: Sequence[float]) -> list[i
     return chosen
 
 
-def _until_over(tasks: Sequence[_UnloweredTrial], over: Over) -> Iterator[_UnloweredTrial]:
+def _until_over(tasks: Sequence[_UnloweredTrials], over: Over) -> Iterator[_UnloweredTrials]:
     """Tasks as long as there is time, the first one in any case."""
     for number, task in enumerate(tasks):
         if number and over():
@@ -389,11 +399,26 @@ def _until_over(tasks: Sequence[_UnloweredTrial], over: Over) -> Iterator[_Unlow
         yield task
 
 
-def _tried(task: _UnloweredTrial) -> Trial | LoweringError:
-    try:
-        return trial_of(at_size(task.candidate.schedule, task.size), task.options, task.profile)
-    except LoweringError as error:
-        return error
+@dataclass(frozen=True)
+class _CandidateTrial:
+    """A candidate, its messages in pieces or not, and its trial."""
+
+    candidate: Candidate
+    trial: Trial
+
+
+def _tried(task: _UnloweredTrials) -> list[_CandidateTrial] | LoweringError:
+    """Trials of a candidate, and of it in ever more pieces as long as that helps at the size that these are lowered for."""
+    found: list[_CandidateTrial] = []
+    for candidate, size in _cut_for(task.candidate, task.best_at, task.sizes):
+        try:
+            trial = trial_of(at_size(candidate.schedule, size), task.options, task.profile)
+        except LoweringError as error:
+            return found or error
+        found.append(_CandidateTrial(candidate, trial))
+        if len(found) > 1 and task.least_us(trial, size) >= task.least_us(found[-2].trial, size):
+            break
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -332,8 +332,8 @@ class _ReplayRun:
         position = len(self._finished[index]) % len(block.works)
         work, duration_us = block.works[position], self._durations[index][position]
         end_us = start_us + duration_us
-        for resource, alpha_us, occupied_us, chunk_us in self._loads[index]:
-            served_us = max(self._free_us[resource], start_us) + chunk_us * work.count
+        for resource, alpha_us, occupied_us, queued_us, chunk_us in self._loads[index]:
+            served_us = max(self._free_us[resource], start_us) + queued_us + chunk_us * work.count
             self._free_us[resource] = served_us + occupied_us
             end_us = max(end_us, served_us + alpha_us)
         connection, operations = self._connections[block.sends_to], self._operations[index][position]
@@ -415,13 +415,17 @@ def _loads(topology: Topology, nature: _Nature, link: int, parallel: int) -> tup
     return tuple(loads)
 
 
-def _asked(load: ShapeLoad, case: _ReplayCase, mb: float) -> tuple[int, float, float, float]:
-    """Resource, latency of a message, its part that occupies the resource, and the time of a chunk, in microseconds."""
+def _asked(load: ShapeLoad, case: _ReplayCase, mb: float) -> tuple[int, float, float, float, float]:
+    """Resource, latency of a message, its part that occupies the resource, that of the copies before it, and the time of a chunk, in us.
+
+    Copies of the program are connections that run in parallel too, and the last one of them counts.
+    """
     alpha_us = load.alpha_us + (case.nic_message_us if load.far else 0.0)
     share = case.usable.far if load.far else case.usable.near
     beta = 1000 / case.gpu_gbps if load.gpu else load.beta_us_per_mb / share
     chunk_us = beta * case.costs.wire * mb * case.copies * load.together
-    return load.resource, alpha_us, alpha_us / load.parallel if load.serial else 0.0, chunk_us
+    occupied_us = alpha_us / (load.parallel * case.copies) if load.serial else 0.0
+    return load.resource, alpha_us, occupied_us, (case.copies - 1) * occupied_us, chunk_us
 
 
 def _works(steps: Sequence[Step], first: int, lengths: Sequence[int], awaited: Set[int]) -> list[StepWork]:

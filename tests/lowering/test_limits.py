@@ -4,7 +4,7 @@ import pytest
 
 from taccl_py.collective import Address, Buffer, Kind
 from taccl_py.errors import LoweringError
-from taccl_py.lowering.limits import require_limits, require_sizes
+from taccl_py.lowering.limits import most_copies, require_limits, require_sizes
 from taccl_py.lowering.program import Gpu, Op, Program, Protocol, Step, Threadblock
 from taccl_py.runtimes import EXECUTOR, LEGACY
 
@@ -45,6 +45,15 @@ def test_each_limit_is_kept(broken, limit, found):
     with pytest.raises(LoweringError, match=found) as caught:
         require_limits(broken, EXECUTOR)
     assert (caught.value.limit, caught.value.runtime) == (limit, "executor")
+
+
+def test_copies_fit_as_long_as_their_elements_do():
+    """One rank: 1 + 1 elements, and 10 * (1 + 60) for each copy."""
+    blocks = [replace(BLOCK, steps=(STEP,) * 60)] * 10
+    assert most_copies(program(blocks)) == (4095 - 2) // 610 == 6
+    require_limits(program(blocks * 6), EXECUTOR)
+    with pytest.raises(LoweringError, match=str(2 + 7 * 610)):
+        require_limits(program(blocks * 7), EXECUTOR)
 
 
 def test_the_name_of_a_built_in_alltoall_is_refused_where_it_means_that():

@@ -118,11 +118,13 @@ def sizes_of_pieces(sizes):
 
 
 def test_pieces_are_made_for_the_sizes_that_have_them_not_for_the_middle_of_all():
-    """A piece has 256 KiB: halves begin at 2 MiB, and quarters at 4 MiB; the middle size of the first range has none."""
-    assert sizes_of_pieces([1 << place for place in range(10, 31)]) == {1: 1 << 20, 2: 1 << 26, 4: 1 << 26}
-    assert sizes_of_pieces([1 << place for place in range(10, 23)]) == {1: 1 << 16, 2: 1 << 22, 4: 1 << 22}
-    assert sizes_of_pieces([1 << 26]) == {1: 1 << 26, 2: 1 << 26, 4: 1 << 26}
-    assert sizes_of_pieces([1 << place for place in range(10, 21)]) == {1: 1 << 15}
+    """A piece has 64 KiB: halves begin at 512 KiB, and quarters at 1 MiB; the middle size of the second range has none."""
+    assert sizes_of_pieces([1 << place for place in range(10, 31)]) == {
+        1: 1 << 20, 2: 1 << 25, 4: 1 << 25, 8: 1 << 26, 16: 1 << 26,
+    }  # fmt: skip
+    assert sizes_of_pieces([1 << place for place in range(10, 21)]) == {1: 1 << 15, 2: 1 << 20, 4: 1 << 20}
+    assert sizes_of_pieces([1 << 26]) == dict.fromkeys([1, 2, 4, 8, 16], 1 << 26)
+    assert sizes_of_pieces([1 << place for place in range(10, 19)]) == {1: 1 << 14}
 
 
 def portfolio(name, kind, sizes, runtime, seconds):

@@ -131,7 +131,18 @@ def test_instances_share_the_bytes_and_the_link():
     replay = RuntimeReplay(PAIR, TWO, PROFILE)
     assert replay.time_us(KB, instances=2) == pytest.approx(5 + 2.5 + 3 + 2.5 / 4)
     slow = RuntimeReplay(PAIR, both_ways((0, 1), beta_us_per_mb=5000), PROFILE)
-    assert slow.time_us(KB, instances=2) == pytest.approx(5 + 11 + 3 + 2.5 / 4)
+    # 10 for all bytes; the second instance waits for the alpha of the first, a half, and has its own.
+    assert slow.time_us(KB, instances=2) == pytest.approx(5 + 10 + 0.5 + 1 + 3 + 2.5 / 4)
+
+
+def test_instances_wait_for_each_other_at_a_nic():
+    # Each has half of the alpha, 4, and 0.01 on the wire; the second one is seen by the other side at 4 + 2 * 0.01 + 8 + 30.
+    apart, busy = replace(TWO, node_of=(0, 1)), replace(PROFILE, nic_message_us=7.0)
+    expected = pytest.approx(5 + 42.02 + 2.5 / 4)
+    assert RuntimeReplay(PAIR, apart, busy).time_us(KB, instances=2) == expected
+    senders = [block(step(Op.SEND, src=number, dst=number), to=1, channel=number) for number in (0, 1)]
+    receivers = [block(step(Op.RECV, src=number, dst=number), of=0, channel=number) for number in (0, 1)]
+    assert runtime_us(program(senders, receivers, chunks=2), apart, busy, KB) == expected
 
 
 def test_another_protocol_and_another_profile():

@@ -2,8 +2,8 @@
 
 It follows from the bound on links and ports. Under a protocol every byte costs its share of flags and moves at the usable rate
 of the wires, so that a size costs at least what a larger one costs without a runtime; an arrival comes an operation and a hop
-after that; some data cross nodes; a GPU receives no faster than all its threadblocks together; and the launch comes on top. The
-least over all protocols is the bound.
+after that; some data cross nodes; a GPU receives no faster than all its threadblocks together, and sends inside its node no faster than
+the profile says; and the launch comes on top. The least over all protocols is the bound.
 """
 
 from __future__ import annotations
@@ -32,6 +32,12 @@ _RECEIVED: dict[Kind, Callable[[int], float]] = {
     Kind.REDUCE: lambda _: 1.0,
     Kind.GATHER: lambda n: (n - 1) / n,
     Kind.SCATTER: lambda n: 1 / n,
+}
+# The same of the rank that sends most. Of Broadcast and Reduce all but one of n ranks receive, or send, everything.
+_SENT: dict[Kind, Callable[[int], float]] = {
+    **dict.fromkeys(Kind, lambda n: (n - 1) / n),
+    Kind.ALLREDUCE: lambda n: 2 * (n - 1) / n,
+    Kind.GATHER: lambda n: 1 / n,
 }
 
 
@@ -189,4 +195,6 @@ def _bound_of(
     farthest_us = costs.op_us + hops[max(kinds)]
     received = size_bytes * _RECEIVED[kind](topology.num_ranks) / profile.most_threadblocks
     fed_us = received / (1000 * costs.tb_gbps)
-    return costs.launch_us + max(wires_us, farthest_us, fed_us)
+    sent = 0.0 if True in kinds else size_bytes * costs.wire * _SENT[kind](topology.num_ranks)
+    sent_us = sent / (1000 * profile.gpu_gbps)
+    return costs.launch_us + max(wires_us, farthest_us, fed_us, sent_us)
