@@ -18,8 +18,8 @@ from taccl_py.report.progress import read_progress
 from taccl_py.report.summaries import read_portfolio, read_runtime
 from taccl_py.report.tables import SUMMARY_FILE
 from taccl_py.schedule.demand_files import read_demand_schedule
-from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT, read_schedule
-from taccl_py.units import SizeRange, format_size
+from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT, FORMAT, read_schedule
+from taccl_py.units import SizeRange, format_size, natural_key
 from taccl_py.verify.any_size import verify_any
 from taccl_py.verify.demand import verify_demand_schedule
 
@@ -50,12 +50,23 @@ def read_results(path: Path) -> Iterator[Item]:
         yield _item(path.name or str(path), path / _SCHEDULE, path / _PROGRAM)
     else:
         members = sorted(file for file in (path / NOTES).glob("*.json") if _SIZES.search(file.name))
-        if not members:
+        loose = [] if members else _schedules_in(path)
+        if not members and not loose:
             raise InputError(
-                "holds no result; name a schedule.json or a folder that taccl synth or taccl sweep has written",
+                "holds no result; name a schedule file or a folder that taccl synth, sweep, pareto or groups has written",
                 path=str(path),
             )
         yield from _members(path, members)
+        for file in loose:
+            is_whole = file.name == _SCHEDULE
+            yield _item(file.parent.name if is_whole else file.stem, file, file.parent / _PROGRAM if is_whole else None)
+
+
+def _schedules_in(path: Path) -> list[Path]:
+    """Schedules of a folder of taccl pareto or taccl groups, or of the folders in it, one for each failure."""
+    files = sorted(path.glob("*.json"), key=lambda file: natural_key(file.name))
+    own = [file for file in files if format_of(read_text(file), str(file)) in (FORMAT, DEMAND_SCHEDULE_FORMAT)]
+    return own or sorted(path.glob(f"*/{_SCHEDULE}"))
 
 
 def _members(path: Path, members: Sequence[Path]) -> Iterator[Item]:

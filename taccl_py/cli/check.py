@@ -84,7 +84,8 @@ def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, *
     A directory is verified file by file and as a whole: files that would stop the runtime's scan or its initialisation, sizes for
     which two good files compete, sizes and placements that they cover, and the memory that its connections take. A folder of
     JSON files is one of MSCCL++ plans, or of schedules. Of a folder that taccl synth wrote, which no runtime scans, schedule.json and
-    algorithm.xml are verified; of one that taccl groups wrote each group's files, and that the groups keep links and ports apart.
+    algorithm.xml are verified, and of a catalogue of taccl sweep those of each result; of one that taccl groups wrote each group's
+    files, and that the groups keep links and ports apart.
 
     Exit code 0 if all are good, 4 if the verifier rejects one, else 2 if one cannot be read, else 7 if one uses what the
     verifier does not know: it is unsupported then, which is neither good nor bad.
@@ -118,14 +119,14 @@ def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, *
 def _verify_named(path: Path, runtime: str, kind: Kind | None, root: int | None) -> list[dict[str, Any]]:
     """Results of a file or a folder, by the rules of a runtime or of the one that it seems to be for."""
     try:
-        folders = _failures_in(path)
+        parts = _parts_of(path)
     except InputError as error:
         return [_unread(path, error)]
-    return [result for each in folders or [path] for result in _verify_told(each, runtime, kind, root)]
+    return [result for each in parts or [path] for result in _verify_told(each, runtime, kind, root)]
 
 
 def _verify_told(path: Path, runtime: str, kind: Kind | None, root: int | None) -> list[dict[str, Any]]:
-    """The same, where it is not a folder of failures."""
+    """The same, where it is not a folder of such folders."""
     target, is_assumed = _target(runtime, path)
     beside = _demand_beside(path)
     if beside is not None and kind is None and root is None:
@@ -313,13 +314,19 @@ def _verify_together(path: Path, text: str) -> dict[str, Any]:
     return _result(path, verify_together(machine, parts), facts, ())
 
 
-def _failures_in(path: Path) -> list[Path]:
-    """Folders that an index of failures names; empty if there is none."""
+def _parts_of(path: Path) -> list[Path]:
+    """Folders that an index of failures names, or files of the results in a catalogue of taccl sweep; empty if there is no index."""
+    from taccl_py.campaign.index import INDEX as CATALOGUE
+    from taccl_py.campaign.index import read_index
     from taccl_py.portfolio.failure_index import INDEX, read_failure_index
 
-    if not os.path.isfile(path / INDEX):
+    if os.path.isfile(path / INDEX):
+        return [failure.folder for failure in read_failure_index(path).failures]
+    if not os.path.isfile(path / CATALOGUE):
         return []
-    return [failure.folder for failure in read_failure_index(path).failures]
+    places = dict.fromkeys(path / entry["result"] for entry in read_index(path).values())
+    files = [(place / "schedule.json", place / "algorithm.xml") for place in places]
+    return [file for schedule, program in files for file in (schedule, program) if file == schedule or file.is_file()]
 
 
 def _are_ours(files: Sequence[Path]) -> bool:

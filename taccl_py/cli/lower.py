@@ -15,6 +15,7 @@ from taccl_py.cli.lower_targets import CHAKRA, OTHER_TARGETS, lower_to, refuse_n
 from taccl_py.cli.options import (
     SIZE,
     echo_json,
+    in_json,
     json_option,
     lowering_options,
     make_lowering_options,
@@ -48,11 +49,16 @@ _OF_DEMANDS = ("schedule", "output", "target", "name", "runtime", "group", "as_j
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """Text of the file, facts for --json, and a summary for people."""
+    """Text of the file, facts for --json, and a summary for people with notes as its last lines."""
 
     text: str
     facts: dict[str, Any]
     summary: str
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes of the summary."""
+        return [line for line in self.summary.splitlines() if line.startswith("note: ")]
 
 
 @click.command("lower", short_help="Lower a schedule to MSCCL XML, an MSCCL++ plan, traces or channels.")
@@ -172,10 +178,14 @@ def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **va
         written = (_lower_plan if target == _PLAN else _lower_xml)(subject, values)
     if str(output) == "-":
         click.echo(written.text, nl=False)
+        for note in written.notes:
+            click.echo(note, err=True)
         return
     write_atomically(output, written.text)
     if as_json:
-        echo_json({"files": [str(output)], "makespan_us": subject.makespan_us, **written.facts})
+        echo_json(
+            {"files": [str(output)], "makespan_us": subject.makespan_us, **written.facts, **in_json(written.notes)}
+        )
         return
     click.echo(f"wrote {output}: {written.summary}", err=True)
 

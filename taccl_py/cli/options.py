@@ -388,3 +388,8 @@ def require_room_for_json(output: Path, *, as_json: bool) -> None:
 def echo_json(value: Any) -> None:
     """Print a JSON value on stdout."""
     click.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def in_json(notes: Iterable[str]) -> dict[str, list[str]]:
+    """The key of an object for --json under which notes for people stand, as texts without the word."""
+    return {"notes": [note.removeprefix("note: ") for note in notes if note]}

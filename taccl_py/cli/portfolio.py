@@ -14,7 +14,7 @@ import click
 from taccl_py.answer import Ended
 from taccl_py.api.search import build_portfolio
 from taccl_py.cli.cache import verdicts
-from taccl_py.cli.options import echo_json, words_again
+from taccl_py.cli.options import echo_json, in_json, words_again
 from taccl_py.cli.progress import watched
 from taccl_py.cli.unserved import unserved_note
 from taccl_py.errors import InputError
@@ -71,15 +71,14 @@ def synth_portfolio(
         for member in portfolio.members:
             lowered = member.lowered
             remembered.remember_program(lowered.text, options.runtime, lowered.program.kind, lowered.verdict)
+    served = [(row.size_bytes, portfolio.members[row.member].lowered.program) for row in portfolio.rows]
+    notes = [note for note in (unserved_note(served, options.runtime), _faster_by_switch(result)) if note]
     if as_json:
-        echo_json(result)
+        echo_json(result | in_json(notes))
         return
     for table in portfolio_tables(result):
         print_table(table)
-    served = [(row.size_bytes, portfolio.members[row.member].lowered.program) for row in portfolio.rows]
-    if note := unserved_note(served, options.runtime):
-        click.echo(note, err=True)
-    if note := _faster_by_switch(result):
+    for note in notes:
         click.echo(note, err=True)
     for name in names:
         click.echo(f"wrote {output}/{name}", err=True)

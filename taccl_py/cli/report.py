@@ -37,7 +37,9 @@ _FORMATS = ("html", "md", "png", "svg")
 @click.option("--title", default="", help="Heading; default: what the results are.")
 @json_option  # fmt: skip
 def report(results: tuple[Path, ...], output: Path, form: str | None, as_json: bool, **values: Any) -> None:
-    """Make a report of RESULTS: schedule files, folders of taccl synth (also with --sizes, also of demands), catalogues of taccl sweep.
+    """Make a report of RESULTS: schedule files, folders of taccl synth, pareto and groups, catalogues of taccl sweep.
+
+    Folders of taccl synth are also those with --sizes or --single-failures, and of demands.
 
     The HTML page is one file that needs no network: time, bandwidth and gap at every size, the machine with the load of its
     links, a timeline to zoom into with the critical path, the path of every chunk, and tables. The files of a portfolio (--sizes)

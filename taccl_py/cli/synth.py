@@ -38,6 +38,7 @@ from taccl_py.cli.options import (
     budget_options,
     degradation_options,
     echo_json,
+    in_json,
     json_option,
     lowering_options,
     make_degradation,
@@ -223,18 +224,18 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
     if lowered is not None and files:
         verdicts().remember_program(lowered.text, options.runtime, lowered.program.kind, lowered.verdict)
     result = timed({**facts, "files": files}, answer)
-    if as_json:
-        echo_json(result)
-        return
-    print_table(summary_table(result))
     slow = ""
     if lowered is not None and profile.is_neutral:
         slow = _slow_replay(answer, lowered, options.instances, cut_short=stop.is_set())
     warnings = _warnings(lowered, options.runtime, topology.gpu, output) if lowered is not None else []
     unserved = "" if lowered is None else unserved_note([(result["size_bytes"], lowered.program)], options.runtime)
-    for note in (unserved, slow, _faster_by_switch(result), *warnings):
-        if note:
-            click.echo(note, err=True)
+    notes = [note for note in (unserved, slow, _faster_by_switch(result), *warnings) if note]
+    if as_json:
+        echo_json(result | in_json(notes))
+        return
+    print_table(summary_table(result))
+    for note in notes:
+        click.echo(note, err=True)
     for name in files:
         click.echo(f"wrote {name}", err=True)
 

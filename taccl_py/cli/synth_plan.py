@@ -16,7 +16,7 @@ from taccl_py.cli.delivery import (
     runtime_facts,
     write_answer,
 )
-from taccl_py.cli.options import echo_json, make_plan_options
+from taccl_py.cli.options import echo_json, in_json, make_plan_options
 from taccl_py.cli.progress import watched
 from taccl_py.cli.unserved import unserved_plan_note
 from taccl_py.errors import InputError
@@ -65,11 +65,12 @@ def synth_plan(
         facts = {**record(answer, None, []), **_facts(answer, choice), **runtime_facts(answer, selection.note)}
     files = write_answer(output, answer, None if choice is None else choice.lowered, facts, "plan.json")
     result = timed({**facts, "files": files}, answer)
+    note = "" if choice is None else unserved_plan_note(round(result["size_bytes"]), choice.lowered.plan)
     if as_json:
-        echo_json(result)
+        echo_json(result | in_json([note]))
         return
     print_table(summary_table(result))
-    if choice is not None and (note := unserved_plan_note(round(result["size_bytes"]), choice.lowered.plan)):
+    if note:
         click.echo(note, err=True)
     for name in files:
         click.echo(f"wrote {name}", err=True)

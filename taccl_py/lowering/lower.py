@@ -275,6 +275,7 @@ class Lowering:
                 if choice != case.choice:
                     case = replace(case, choice=choice)
                     continue
+                attempt = _without_early_flags(case, attempt, decisions, placed)
                 better = _unblock(case, attempt, decisions)
             if better is None or better == decisions:
                 # A program too long for threadblocks, or that stops, in one order at ports will do so in others.
@@ -350,7 +351,9 @@ def _in_output(action: RankAction, geometry: BufferSizes) -> RankAction:
     return action.on(named(action.reads), named(action.writes))
 
 
-def _laid_out(case: _LoweringCase, decisions: Decisions, placed: _LoweredPlacement) -> ProgramRevision:
+def _laid_out(
+    case: _LoweringCase, decisions: Decisions, placed: _LoweredPlacement, *, exchange: bool = False
+) -> ProgramRevision:
     """Threadblocks without nops, on scratch cells that are not packed yet."""
     runtime, options, subject, work = case.options.runtime, case.options, case.subject, placed.work
     orbits = subject.orbits if subject is not None else None
@@ -364,6 +367,7 @@ def _laid_out(case: _LoweringCase, decisions: Decisions, placed: _LoweredPlaceme
         decisions.apart,
         fuse=options.port_order is PortOrder.FREE,
         instances=options.instances,
+        exchange=exchange,
     )
     blocks = make_threadblocks(work, placed.flow, channels, case.schedule.collective.num_ranks, block_rules)
     return ProgramRevision(blocks, work.transfers, 1 + max(channels, default=0))
@@ -402,6 +406,20 @@ def _other_choice(case: _LoweringCase, attempt: ProgramRevision) -> ProtocolChoi
     if choice.asked or not attempt.dependencies.frees_source or not flag_is_early(runtime, choice.protocol):
         return choice
     return choose_protocol(case.schedule, None, runtime, barred=frozenset({choice.protocol}))
+
+
+def _without_early_flags(
+    case: _LoweringCase, attempt: ProgramRevision, decisions: Decisions, placed: _LoweredPlacement
+) -> ProgramRevision:
+    """The attempt, or, where it waits for flags of sends that come too early, one whose threadblocks receive from whom they send to.
+
+    Only the verifier tells whether none comes too early then.
+    """
+    runtime = case.options.runtime
+    if not attempt.dependencies.frees_source or not flag_is_early(runtime, case.choice.protocol):
+        return attempt
+    other = _completed(case, _laid_out(case, decisions, placed, exchange=True))
+    return other if shorten(other, decisions, runtime) == decisions else attempt
 
 
 def _unblock(case: _LoweringCase, attempt: ProgramRevision, decisions: Decisions) -> Decisions | None:

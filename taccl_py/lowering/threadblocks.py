@@ -85,6 +85,9 @@ class ThreadblockRules:
         for their turn at a port, fusing would hold up what arrives.
     instances
         Number of instances, whose local work has a threadblock each in any case.
+    exchange
+        Whether one threadblock receives from a peer and sends to it, so that the flag of what is received says that what was sent
+        before has been read.
     """
 
     runtime: Runtime
@@ -94,6 +97,7 @@ class ThreadblockRules:
     apart: frozenset[Joint]
     fuse: bool = True
     instances: int = 1
+    exchange: bool = False
 
 
 def make_threadblocks(
@@ -114,7 +118,8 @@ def make_threadblocks(
     for rank, actions in enumerate(of_rank):
         blocks = list(_connection_blocks(work, channels, rank, actions))
         blocks += _local_blocks(rules, rank, actions, max(1, rules.max_threadblocks - len(blocks)))
-        blocks = joiner.fit(rank, joiner.join_forwards(blocks))
+        blocks = joiner.join_forwards(blocks)
+        blocks = joiner.fit(rank, joiner.join_exchanges(blocks) if rules.exchange else blocks)
         result.append(tuple(sorted(blocks, key=lambda d: (d.is_local, d.channel, d.recv_peer, d.send_peer))))
     return tuple(result)
 
@@ -202,6 +207,20 @@ class _Joiner:
                 taken[first] = joined
                 gone.add(second)
         return [taken.get(index, block) for index, block in enumerate(blocks) if index not in gone]
+
+    def join_exchanges(self, blocks: list[UnfinishedThreadblock]) -> list[UnfinishedThreadblock]:
+        """Join what only receives from a peer and what only sends to it, on each channel."""
+        ends: dict[tuple[int, int], list[UnfinishedThreadblock]] = {}
+        others: list[UnfinishedThreadblock] = []
+        for block in blocks:
+            if block.is_local or block.is_joined:
+                others.append(block)
+            else:
+                ends.setdefault((max(block.recv_peer, block.send_peer), block.channel), []).append(block)
+        for pair in ends.values():
+            joined = self._join(*pair) if len(pair) == 2 and self._may_join(*pair) else None
+            others += pair if joined is None or joined.joint.is_among(self._rules.apart) else [joined]
+        return others
 
     def fit(self, rank: int, blocks: list[UnfinishedThreadblock]) -> list[UnfinishedThreadblock]:
         """Join until there are few enough.

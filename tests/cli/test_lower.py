@@ -15,7 +15,7 @@ from tests.lowering.chakra.replay import replay_ns
 
 KEYS = {
     "files", "makespan_us", "replay_us", "runtime", "protocol", "threadblocks", "threadblock_steps", "channels",
-    "in_place", "out_of_place", "min_bytes", "max_bytes",
+    "in_place", "out_of_place", "min_bytes", "max_bytes", "notes",
 }  # fmt: skip
 COLLECTIVES = ("allgather", "alltoall", "allreduce", "reducescatter", "broadcast", "gather")
 

@@ -41,6 +41,24 @@ def test_a_catalogue_and_a_portfolio_are_reported_whole(taccl, folder):
     assert "| 128KiB |" not in (folder / "report.md").read_text()
 
 
+@pytest.mark.usefixtures("folder")
+def test_folders_of_several_schedules_are_reported_whole(taccl):
+    """Of pareto and groups the files themselves, of single failures the folder of each."""
+    assert taccl("pareto", "ring:4", "allgather", "-o", "points").code == 0
+    assert taccl("groups", "ring:4", "allgather", "--group", "0,1/2,3", "-o", "groups").code == 0
+    failures = ("--single-failures", "gpu-link", "--size", "1MB", "--effort", "quick")
+    assert taccl("synth", "ring:3", "allgather", *failures, "-o", "failures").code == 0
+    names = {
+        each: taccl("report", each, "-o", "r.md", *SIZES, "--json").json["algorithms"]
+        for each in ("points", "groups", "failures")
+    }
+    assert names == {
+        "points": ["c2-s2-r3"],
+        "groups": ["group-0", "group-1"],
+        "failures": ["link-0-1-lost", "link-0-2-lost", "link-1-2-lost"],
+    }
+
+
 def test_equal_names_are_told_apart(taccl, files):
     ended = taccl("report", "schedule.json", "schedule.json", "-o", "r.md", *SIZES, "--json")
     names = ended.json["algorithms"]

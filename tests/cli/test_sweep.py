@@ -38,6 +38,10 @@ def test_a_catalogue_has_an_index_and_verified_files(taccl, suite):
         result = json.loads((place / "result.json").read_text())
         assert name.startswith(f"ring:4 {result['collective']} ")
         assert entry["makespan_us"] == result["makespan_us"]
+    whole = taccl("check", "catalogue", "--json")
+    assert (whole.code, len(whole.json["files"])) == (0, 12)
+    (place / "algorithm.xml").write_text("<algo/>")
+    assert taccl("check", "catalogue").code == 4
 
 
 def test_a_second_sweep_computes_nothing_and_changes_nothing(taccl, suite):

@@ -20,6 +20,7 @@ from tests.cli.inputs import MATRICES, PROFILE, TACCL_SKETCH, TACCL_SKETCH_OF_ON
 
 # Other programs rely on these; a new one is added here, none is ever taken away or renamed.
 KEYS = {
+    "notes": list,
     "collective": str,
     "topology": str,
     "num_ranks": int,
@@ -168,7 +169,9 @@ def test_the_summary_is_what_json_prints_without_times_of_this_run(taccl, folder
     summary = json.loads((folder / "out/summary.json").read_text(encoding="utf-8"))
     assert summary.pop("format") == "taccl-summary"
     assert summary.pop("files") == ["schedule.json", "algorithm.xml", "summary.json"]
-    assert summary == {key: printed[key] for key in printed if key not in ("files", "solver_seconds", "stage_seconds")}
+    assert summary == {
+        key: printed[key] for key in printed if key not in ("files", "notes", "solver_seconds", "stage_seconds")
+    }
 
 
 def test_where_switches_are_faster_than_messages_the_command_for_that_is_told(taccl):
@@ -316,7 +319,12 @@ def test_for_mscclpp_a_size_at_which_the_plan_is_not_run_is_told(taccl):
     """Three ranks do not divide 1 MiB; all of them together do 1536 KiB."""
     options = ("--runtime", "mscclpp", "--engine", "templates", "--ranks", "0-2", "-o", "out")
     ended = taccl("synth", "ndv5", "allreduce", *options, "--size", "1MiB")
-    assert "note: the runtime runs the plan at multiples of" in ended.err
+    note = "the runtime runs the plan at multiples of"
+    assert f"note: {note}" in ended.err
+    assert [
+        told.startswith(note)
+        for told in taccl("synth", "ndv5", "allreduce", *options, "--size", "1MiB", "--json").json["notes"]
+    ] == [True]
     assert "and not at the schedule's 1048576" in ended.err
     assert "note:" not in taccl("synth", "ndv5", "allreduce", *options, "--size", "1536KiB").err
 
@@ -467,12 +475,14 @@ def test_a_collective_that_the_runtimes_library_does_not_call_is_said(taccl):
 
 
 def test_what_depends_on_the_gpu_or_on_luck_is_told(taccl):
+    one_way = ("--without-link", "1->0", "--without-link", "2->1", "--without-link", "0->2")
     row = (
         "synth",
-        "full:3",
+        "ring:3",
         "alltoall",
+        *one_way,
         "--engine",
-        "templates",
+        "greedy",
         "--size",
         "4KiB",
         "--runtime",

@@ -418,7 +418,15 @@ def test_a_send_frees_no_cells_where_its_flag_may_come_too_early():
     assert lower(schedule, options(EXECUTOR)).protocol is Protocol.LL
     assert lower(schedule, options(RCCL)).protocol is Protocol.LL128
     assert lower(schedule, options(RCCL, CallPlacement.OUT_OF_PLACE)).protocol is Protocol.LL
-    assert lower(schedule, options(RCCL, protocol=Protocol.LL)).protocol is Protocol.LL
+    program = lower(schedule, options(RCCL, protocol=Protocol.LL))
+    assert program.protocol is Protocol.LL
+    # One threadblock sends and then receives, and the flag of the receive says that both are over.
+    for gpu in program.gpus:
+        ends = {(block.send_peer, block.recv_peer) for block in gpu.threadblocks} - {(-1, -1)}
+        assert ends == {(1 - gpu.rank, 1 - gpu.rank)}
+    facts = verify_program(emit_xml(program, RCCL), RCCL, kind=program.kind).facts
+    assert facts is not None
+    assert not facts.flags_early
 
 
 def test_name_is_made_from_collective_and_machine():

@@ -70,6 +70,22 @@ def test_what_must_cross_is_the_same_by_the_formula_of_a_kind_and_by_its_chunks(
     assert task.transfer_bytes((0, 0, 1, 2, 1, 2)) >= as_demand.transfer_bytes((0, 0, 1, 2, 1, 2)) > 0
 
 
+def test_groups_that_share_ranks_leave_each_other_room():
+    """AllReduce of 0-3 and 2-5: in turn 2 x 1.5 x 64 MiB through each port; 128 MiB must leave rank 2 in any case, where 0 and 1 do the sums."""
+    request = Request(
+        "ndv4",
+        Kind.ALLREDUCE,
+        size_bytes=64 << 20,
+        engine="",
+        options=Options(limits=Limits(seconds=1.0, workers=1, by_work=True)),
+    )
+    found = synthesize_groups(request, [AskedGroup((0, 1, 2, 3)), AskedGroup((2, 3, 4, 5))], Events())
+    assert found.one_after_another_us == pytest.approx(2 * 1.5 * (64 << 20) / 300e3, rel=0.01)
+    assert found.bound.time_us == pytest.approx(2 * (64 << 20) / 300e3, rel=0.01)
+    assert found.makespan_us < 0.9 * found.one_after_another_us
+    assert not verify_together(found.machine, parts_of(found))
+
+
 def test_groups_over_one_nic_take_the_sum_of_their_loads_though_another_nic_is_hardly_used():
     """Ranks 0 and 1 share a NIC, 2 and 3 another: two groups of 1 MB over the first take 20 us, a third over the second 10."""
     machine = nodes(2, 4, 2)

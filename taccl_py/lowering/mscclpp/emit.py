@@ -53,19 +53,17 @@ class _EmittedBlock:
 
 
 def emit_blocks(
-    rank: int, stream: TaskStream, posts: tuple[Post, ...], signals: Signals, wiring: Wiring
-) -> tuple[PlanBlock, ...]:
-    """Return the threadblocks of a rank.
+    stream: TaskStream, posts: tuple[Post, ...], signals: Signals, wiring: Wiring
+) -> tuple[tuple[PlanBlock, ...], ...]:
+    """Return the threadblocks of every rank.
 
     Parameters
     ----------
-    rank
-        Whose.
     stream, posts, signals, wiring
         Tasks, the threadblock of each, the signals between these, and the channels and semaphores that carry them.
     """
     emitter = _Emitter(stream, posts, signals, wiring)
-    return tuple(emitter.block(post) for post in wiring.posts[rank])
+    return tuple(tuple(map(emitter.block, mine)) for mine in wiring.posts)
 
 
 class _Emitter:
@@ -111,8 +109,7 @@ class _Emitter:
     def _begin(self, block: _EmittedBlock) -> None:
         """Exchange the signals that the call has begun."""
         post = block.post
-        waiting = sorted(putter for putter, waiter in self._wiring.ready_from.items() if waiter == post)
-        block.operations += self._on_channels(block, "rlxsignal", waiting)
+        block.operations += self._on_channels(block, "rlxsignal", self._wiring.putters_to.get(post, ()))
         if post in self._wiring.ready_from:
             block.operations += self._on_channels(block, "rlxwait", [self._wiring.ready_from[post]])
             block.has_waited = True
@@ -185,9 +182,7 @@ class _Emitter:
         """Places of the channels to other threadblocks in the lists of this one, by type."""
         found: dict[str, list[int]] = {}
         for peer in peers:
-            kind = self._wiring.kind_to(block.post, peer)
-            wires = self._wiring.wires[block.post.rank][kind]
-            (place,) = [n for n, i in enumerate(block.channels[kind]) if wires[i].peer(block.post) == peer]
+            kind, place = self._wiring.channel_to[block.post, peer]
             found.setdefault(kind, []).append(place)
         return {kind: tuple(sorted(places)) for kind, places in sorted(found.items())}
 

@@ -72,7 +72,7 @@ def _member(block: PlanBlock, number: int, size: int, *, cut: bool) -> PlanBlock
 def _part(operation: Operation, number: int, size: int, *, cut: bool) -> Operation:
     semaphores = tuple(one * size + number for one in operation.semaphores)
     if operation.target is None:
-        return replace(operation, semaphores=semaphores)
+        return replace(operation, semaphores=semaphores) if semaphores else operation
     if not cut:
         return replace(operation, semaphores=semaphores, part=(number, size))
 

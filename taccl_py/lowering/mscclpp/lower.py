@@ -221,8 +221,7 @@ def settle(schedule: CellSchedule, places: Places, options: PlanOptions) -> Plan
             stream = tasks(staged)
             continue
         wiring = wire_up(stream, posts, signals, schedule.topology.node_of)
-        ranks = range(schedule.collective.num_ranks)
-        draft = PlanParts(stream, wiring, tuple(emit_blocks(rank, stream, posts, signals, wiring) for rank in ranks))
+        draft = PlanParts(stream, wiring, emit_blocks(stream, posts, signals, wiring))
         for rank, blocks in enumerate(draft.blocks):
             require_threadblocks(rank, len(blocks))
         crowded = dict(_too_large(draft))

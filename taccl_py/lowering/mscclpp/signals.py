@@ -108,6 +108,7 @@ class _Finder:
         self._put_of = {arrival: put for put, arrival in stream.arrival_of.items()}
         self.before: dict[int, list[BlockSignal]] = {}
         self.last: dict[Post, list[BlockSignal]] = {}
+        self._signalled: dict[tuple[Post, int], set[Post]] = {}  # by a threadblock, of a rank
         self.flushed: set[int] = set()
         self.crowded: set[int] = set()
 
@@ -186,6 +187,7 @@ class _Finder:
     def _wait_for(self, number: int, clock: _Clock, earlier: int, *, landed: bool) -> None:
         source, target = self._posts[earlier], self._posts[number]
         self.before.setdefault(number, []).append(BlockSignal(source, target, earlier))
+        self._signalled.setdefault((source, target.rank), set()).add(target)
         np.maximum(clock, self._end[earlier], out=clock)
         if landed:
             column = self._width + self._column[source]
@@ -238,14 +240,7 @@ class _Finder:
 
     def _last_target(self, source: Post, rank: int, instance: int, *, remote: bool) -> Post:
         """Return the threadblock that waits for a put which nobody needs before the end."""
-        signalled = sorted(
-            {
-                s.target
-                for signals in self.before.values()
-                for s in signals
-                if s.source == source and s.target.rank == rank
-            }
-        )
+        signalled = sorted(self._signalled.get((source, rank), ()))
         back = Post(rank, source.rank, instance, source.part)
         if signalled and (remote or back not in signalled):
             return signalled[0]

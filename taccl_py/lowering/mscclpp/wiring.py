@@ -7,8 +7,10 @@ for that.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from taccl_py.lowering.mscclpp.blocks import Post
 from taccl_py.lowering.mscclpp.signals import BlockSignal, Signals
@@ -68,10 +70,26 @@ class Wiring:
         }
         return {kind: numbers for kind, numbers in found.items() if numbers}
 
-    def kind_to(self, post: Post, peer: Post) -> str:
-        """Type of the channel between two threadblocks."""
-        wire = ChannelWire.between(post, peer)
-        return next(kind for kind, wires in self.wires[post.rank].items() if wire in wires)
+    @cached_property
+    def channel_to(self) -> dict[tuple[Post, Post], tuple[str, int]]:
+        """For a threadblock and a peer, the type of their channel and its place among those that the threadblock has of that type."""
+        found: dict[tuple[Post, Post], tuple[str, int]] = {}
+        for rank, kinds in enumerate(self.wires):
+            for kind, wires in kinds.items():
+                seen: Counter[Post] = Counter()
+                for wire in wires:
+                    post = wire.one if wire.one.rank == rank else wire.other
+                    found[post, wire.peer(post)] = kind, seen[post]
+                    seen[post] += 1
+        return found
+
+    @cached_property
+    def putters_to(self) -> dict[Post, list[Post]]:
+        """For every threadblock that signals that the call has begun, those that wait for it, in order."""
+        found: dict[Post, list[Post]] = {}
+        for putter, waiter in sorted(self.ready_from.items()):
+            found.setdefault(waiter, []).append(putter)
+        return found
 
     def num_semaphores(self, rank: int) -> int:
         """Semaphores of a GPU."""
@@ -92,12 +110,14 @@ def wire_up(stream: TaskStream, posts: tuple[Post, ...], signals: Signals, node_
     signalled: dict[tuple[Post, Post], list[int]] = {}
     for signal in every:
         signalled.setdefault((signal.source, signal.target), []).append(signal.task)
-    ready_from: dict[Post, Post] = {}
-    for post, task in zip(posts, stream.tasks, strict=True):
-        if task.kind is TaskKind.PUT and post not in ready_from:
-            ready_from[post] = min(
-                target for source, target in signalled if source == post and target.rank == task.peer
-            )
+    first_of: dict[tuple[Post, int], Post] = {}
+    for source, target in sorted(signalled):
+        first_of.setdefault((source, target.rank), target)
+    ready_from = {
+        post: first_of[post, task.peer]
+        for post, task in zip(posts, stream.tasks, strict=True)
+        if task.kind is TaskKind.PUT
+    }
     wires = sorted({ChannelWire.between(*pair) for pair in signalled if pair[0].rank != pair[1].rank})
     local = [pair for pair in sorted(signalled) if pair[0].rank == pair[1].rank]
     ranks = range(len(node_of))

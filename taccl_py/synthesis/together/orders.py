@@ -43,6 +43,10 @@ class GroupMember:
         """Time at which it is done where the others are silent."""
         return self.release_us + self.schedule.makespan_us
 
+    def on(self, machine: Topology) -> GroupMember:
+        """The same messages on another machine with the same links, where their times are but places in an order."""
+        return replace(self, schedule=replace(self.schedule, topology=machine.subset(self.ranks)))
+
 
 def orders(machine: Topology, members: Sequence[GroupMember]) -> list[tuple[Schedule | DemandSchedule, ...]]:
     """Schedules of all groups on the clock of the machine, for several orders, the one that ends first in front.
