@@ -19,7 +19,7 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound, relay_bound
 from taccl_py.synthesis.bounds.bound import best_of
 from taccl_py.synthesis.damage.exchange import balanced_exchanges
-from taccl_py.synthesis.damage.lanes import on_whole_lanes
+from taccl_py.synthesis.damage.healing import healed
 from taccl_py.synthesis.damage.mending import mended_schedules
 from taccl_py.synthesis.damage.params import PARAMS as DAMAGE
 from taccl_py.synthesis.damage.simpler import on_simpler_machines
@@ -61,19 +61,17 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     # Sizes that nodes that differ, or damage, asked for are the best already.
     uneven = _write_out(owner_strategies(demand), demand, bound, options.limits.within(deadline.left), events, beside)
     uneven += balanced_exchanges(demand, options.limits.within(deadline.left))
-    on_lanes: list[Schedule] = []
+    direct: list[Schedule] = []
+    if demand.kind is Kind.BROADCAST and healed(demand.topology) is not None:
+        # One root's data leaves out lanes that are slow or gone, and plans of the machine as it is are near the best.
+        direct = written(demand, bound, options.limits.within(DAMAGE.direct_part * deadline.left), events)
     if demand.kind is not Kind.ALLTOALL or not uneven:  # plans with detours are far from balanced lanes
-        there = options.limits.within(DAMAGE.lanes_part * deadline.left)
-        on_lanes = on_whole_lanes(demand, bound, there, events, written)
-        known_us = min((schedule.makespan_us for schedule in (*uneven, *on_lanes)), default=math.inf)
-        kept = DAMAGE.sizing_part * options.limits.seconds if on_lanes else 0.0
+        known_us = min((schedule.makespan_us for schedule in (*uneven, *direct)), default=math.inf)
+        kept = DAMAGE.sizing_part * options.limits.seconds if direct else 0.0
         writer = partial(written, most_messages=DAMAGE.whole_messages_a_second * options.limits.seconds)
         uneven += mended_schedules(demand, bound, options.limits.within(deadline.left - kept), events, writer, known_us)
-    known = [*beside, *uneven, *on_lanes]
-    # Lanes that are left seldom divide a size; nothing that crosses all of them is near what they do.
-    found = (
-        known if on_lanes else [*known, *written(demand, bound, options.limits.within(deadline.left), events, known)]
-    )
+    known = [*beside, *uneven, *direct]
+    found = known if direct else [*known, *written(demand, bound, options.limits.within(deadline.left), events, known)]
     if not found:
         count = demand.chunks_per_rank
         chunks = "" if count is None else f", or its lanes cannot share {count} chunks a rank (leave --chunks out)"

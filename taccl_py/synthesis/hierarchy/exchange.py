@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
-from taccl_py.synthesis.hierarchy.gather import Numbering, hand_out
+from taccl_py.synthesis.hierarchy.gather import Numbering, add_up, hand_out
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE, RankLoad, inside_steps
 from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
-from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, shifted, turned
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 
 
 def exchange_stages(cluster: LaneCluster, inside: str, pieces: Sequence[int], chunk_bytes: float) -> list[list[Stage]]:
@@ -55,11 +55,10 @@ def exchange_messages(
     messages: list[TemplateMessage] = []
     for piece, (adding, *meeting, handing) in enumerate(rows):
         held = _parts(cluster, piece, numbering)
-        inward = hand_out(back, inside, held, Stage(adding.step_us[::-1], INSIDE, ()))
-        outward = hand_out(cluster, inside, held, handing)
+        inward, outward = add_up(back, inside, held, adding), hand_out(cluster, inside, held, handing)
         if inward is None or outward is None:
             return None
-        messages += shifted(turned(tuple(inward), reduce=True), adding.start_us)
+        messages += inward
         for bit, stage in enumerate(meeting):
             for node, carriers in enumerate(cluster.carriers):
                 others = cluster.carriers[node ^ (1 << bit)]

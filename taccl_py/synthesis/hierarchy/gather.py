@@ -8,7 +8,7 @@ from itertools import chain, product
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.outline import PATHS, Outline, OutlineTimeline
 from taccl_py.synthesis.hierarchy.stages import Stage
-from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, shifted, turned
 from taccl_py.synthesis.templates.patterns import DOUBLING
 from taccl_py.synthesis.templates.spreading import flood
 
@@ -94,6 +94,14 @@ def hand_out(
             if m.chunks
         ]
     return list(chain.from_iterable(_in_node(ranks, inside, held, starts) for ranks in cluster.nodes))
+
+
+def add_up(
+    back: LaneCluster, inside: str, held: Mapping[int, tuple[int, ...]], stage: Stage
+) -> TemplateMessages | None:
+    """Sums of what ranks hold in the end, from all others of their nodes: `hand_out` on the machine turned around, backwards; None if there is no path."""
+    handed = hand_out(back, inside, held, Stage(stage.step_us[::-1], stage.resource, ()))
+    return None if handed is None else shifted(turned(tuple(handed), reduce=True), stage.start_us)
 
 
 def _in_node(

@@ -22,12 +22,12 @@ import numpy as np
 from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.sparse import SparseProgram
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
-from taccl_py.synthesis.hierarchy.gather import hand_out
+from taccl_py.synthesis.hierarchy.gather import add_up, hand_out
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.stages import Stage, keep_order, schedule_stages
 from taccl_py.synthesis.sizes import ConstraintRows, apportion
-from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, shifted, turned
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 from taccl_py.synthesis.templates.params import PARAMS as TEMPLATE_PARAMS
 from taccl_py.synthesis.templates.patterns import DOUBLING
 from taccl_py.tolerances import DIGITS
@@ -468,15 +468,13 @@ class _HalvingWriter:
             for node, carriers in enumerate(self._cluster.carriers)
             for lane, rank in enumerate(carriers)
         }
-        inside = self._halving.shape.inside
-        if inward:
-            found = hand_out(self._back, inside, held, Stage(self._steps(stage)[::-1], INSIDE, ()))
-            messages = None if found is None else shifted(turned(tuple(found), reduce=True), stage.start_us)
-        else:
-            found = hand_out(self._cluster, inside, held, Stage(self._steps(stage), INSIDE, (), stage.start_us))
-            messages = None if found is None else tuple(found)
-        self.messages += messages or ()
-        return messages is not None
+        inside, by_partner = self._halving.shape.inside, Stage(self._steps(stage), INSIDE, (), stage.start_us)
+        found = (
+            add_up(self._back, inside, held, by_partner) if inward
+            else hand_out(self._cluster, inside, held, by_partner)
+        )  # fmt: skip
+        self.messages += found or ()
+        return found is not None
 
     def _steps(self, stage: Stage) -> tuple[float, ...]:
         """A step for each partner where there are several at a time."""

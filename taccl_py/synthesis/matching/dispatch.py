@@ -51,7 +51,7 @@ class QueuedMessage:
 
     Attributes
     ----------
-    link, chunks, reduce, packed
+    link, chunks, reduce
         As in `Message`.
     megabytes
         Size of its chunks together.
@@ -67,19 +67,13 @@ class QueuedMessage:
     megabytes: float
     place: float
     tells: Barrier | None = None
-    packed: bool = False
 
     def wait(self, barrier: Barrier) -> None:
         """Do not start before a barrier opens."""
         barrier.messages.append(self)
 
 
-def dispatch(
-    topology: Topology,
-    first: Sequence[QueuedMessage],
-    opening: Sequence[Barrier],
-    released: Sequence[tuple[float, Barrier]] = (),
-) -> list[Message]:
+def dispatch(topology: Topology, first: Sequence[QueuedMessage], opening: Sequence[Barrier]) -> list[Message]:
     """Time all messages.
 
     Parameters
@@ -90,10 +84,8 @@ def dispatch(
         Messages that wait for nothing.
     opening
         Barriers that nothing has to report to.
-    released
-        Barriers with the times at which they are reported to.
     """
-    return _BarrierQueues(topology).run(first, opening, released)
+    return _BarrierQueues(topology).run(first, opening)
 
 
 class _WaitingMessages(NamedTuple):
@@ -136,16 +128,8 @@ class _BarrierQueues:
         self._events: list[tuple[float, int, int, Barrier | None]] = []
         self._messages: list[Message] = []
 
-    def run(
-        self,
-        first: Sequence[QueuedMessage],
-        opening: Sequence[Barrier],
-        released: Sequence[tuple[float, Barrier]] = (),
-    ) -> list[Message]:
+    def run(self, first: Sequence[QueuedMessage], opening: Sequence[Barrier]) -> list[Message]:
         stirred: dict[int, None] = {}
-        for time_us, waiting in released:
-            self._count += 1
-            heapq.heappush(self._events, (time_us, self._count, -1, waiting))
         for message in first:
             self._add(message, stirred)
         for opened in opening:
@@ -228,7 +212,7 @@ class _BarrierQueues:
             if time_us > longest:
                 longest = time_us
         end = now + longest + self._links[message.link].latency_us
-        self._messages.append(Message(message.link, message.chunks, now, end, message.reduce, message.packed))
+        self._messages.append(Message(message.link, message.chunks, now, end, message.reduce))
         if message.tells is not None:
             self._count += 1
             heapq.heappush(self._events, (end, self._count, -1, message.tells))

@@ -7,9 +7,8 @@ from dataclasses import replace
 from itertools import islice
 
 from taccl_py.synthesis.templates.circulant import Circulant
-from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, TemplatePlan, in_turn, shifted
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, TemplatePlan, shifted
 from taccl_py.synthesis.templates.params import PARAMS
-from taccl_py.synthesis.templates.patterns import DIRECT, RING, axis, spread
 from taccl_py.synthesis.templates.pipeline import Pipeline
 from taccl_py.synthesis.templates.site import Edge, IsUsefulAt, TemplateSite, others_in_turn
 from taccl_py.synthesis.templates.spreading import handed_out, ring_sets
@@ -61,13 +60,6 @@ def broadcast_plans(
         yield from _around_rings(site, root, num_pieces)
     yield from _down_inner_trees(site, root, num_pieces)
     yield from _in_rounds(site, root, num_pieces)
-    num_ranks = len(ranks)
-    pieces = num_pieces or num_ranks
-    if pieces % num_ranks == 0:
-        for name in (DIRECT, RING) if is_long_useful else (DIRECT,):
-            messages = _scattered(site, root, pieces // num_ranks, name)
-            if messages is not None:
-                yield TemplatePlan(pieces, messages, f"scatter and {name} allgather")
     width = len(site.topology.node_ranks[0])
     pieces = num_pieces or width
     if pieces % width == 0:
@@ -180,18 +172,6 @@ def inner_tree(num_ranks: int, root: int, number: int, tree: int) -> dict[int, l
     return {root: inner[:1]} | tells
 
 
-def _scattered(site: TemplateSite, root: int, chunks: int, name: str) -> TemplateMessages | None:
-    """A part of the buffer to every rank, then AllGather."""
-    ranks = tuple(rank for ranks in site.topology.node_ranks for rank in ranks)
-    along = axis(site, name, (ranks,))
-    if along is None:
-        return None
-    parts = {rank: tuple(range(i * chunks, (i + 1) * chunks)) for i, rank in enumerate(ranks)}
-    first = tuple(TemplateMessage(root, rank, parts[rank], 0, 1) for rank in ranks if rank != root)
-    gather = tuple(message for message in spread((along,), parts) if message.dst != root)
-    return in_turn(first, gather)
-
-
 def _dealt(site: TemplateSite, root: int, chunks: int) -> TemplateMessages | None:
     """A part to every rank of the root's node, which brings it to the same place in the other nodes; then AllGather in nodes.
 
@@ -234,9 +214,6 @@ def scatter_plans(site: TemplateSite, root: int, chunks_per_rank: int) -> Iterat
     """Every Scatter template that the machine's links allow."""
     ranks = [rank for ranks in site.topology.node_ranks for rank in ranks]
     parents = {"shortest paths": site.path_parents(root)}
-    halves = _halving(site, root, ranks)
-    if halves is not None:
-        parents["halving"] = halves
     for name, edges in _trees(site, root, ranks):
         parents[name] = [-1] * len(ranks)
         for edge in edges:
@@ -244,35 +221,6 @@ def scatter_plans(site: TemplateSite, root: int, chunks_per_rank: int) -> Iterat
     for name, parent in parents.items():
         if parent.count(-1) == 1:
             yield TemplatePlan(chunks_per_rank, _down(parent, root, chunks_per_rank), name)
-
-
-def _halving(site: TemplateSite, root: int, ranks: list[int]) -> list[int] | None:
-    """Tree in which a rank hands over half of its ranks, neighbours in number, to one of them."""
-    parent = [-1] * len(ranks)
-
-    def hand_over(holder: int, low: int, high: int) -> bool:
-        if high - low == 1:
-            return True
-        middle = _border(site, ranks, low, high)
-        mine, others = (low, middle), (middle, high)
-        if holder not in ranks[low:middle]:
-            mine, others = others, mine
-        linked = [rank for rank in ranks[others[0] : others[1]] if site.linked(holder, rank)]
-        if not linked:
-            return False
-        heir = min(linked, key=lambda rank: (site.cost_us[holder, rank], rank))
-        parent[heir] = holder
-        return hand_over(holder, *mine) and hand_over(heir, *others)
-
-    return parent if hand_over(root, 0, len(ranks)) else None
-
-
-def _border(site: TemplateSite, ranks: list[int], low: int, high: int) -> int:
-    """Place to halve at: between nodes if there are several, else in the middle."""
-    node_of = site.topology.node_of
-    borders = [i for i in range(low + 1, high) if node_of[ranks[i - 1]] != node_of[ranks[i]]]
-    middle = (low + high) // 2
-    return min(borders, key=lambda i: abs(i - middle)) if borders else middle
 
 
 def _down(parent: list[int], root: int, chunks_per_rank: int) -> TemplateMessages:

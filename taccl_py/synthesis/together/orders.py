@@ -7,17 +7,17 @@ the other.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
+from taccl_py.schedule.dispatch import Dispatch, OccupationTimes
 from taccl_py.schedule.for_demand import DemandSchedule
-from taccl_py.schedule.ir import Message, Schedule
+from taccl_py.schedule.ir import Message, Schedule, sort_messages
 from taccl_py.schedule.timing import find_deliveries
 from taccl_py.schedule.transform import untimed_messages
-from taccl_py.synthesis.matching.dispatch import Barrier, QueuedMessage, dispatch
 from taccl_py.topology.model import Topology
-from taccl_py.units import BYTES_PER_MB
+from taccl_py.work import count_work
 
 
 @dataclass(frozen=True)
@@ -115,58 +115,62 @@ def _at_once(
     machine: Topology, members: Sequence[GroupMember], rule: Callable[[int, float], float]
 ) -> tuple[Schedule | DemandSchedule, ...]:
     """All messages in one order of places, given by group and planned start."""
-    queued: list[QueuedMessage] = []
-    first: list[QueuedMessage] = []
-    released: list[tuple[float, Barrier]] = []
-    # Chunks of all groups are numbered one behind the other, so that they tell whose a message is.
-    bases: list[int] = [0]
-    links: list[list[int]] = []
+    loads: list[tuple[int, float]] = []
+    places: list[float] = []
+    waits_for: list[Collection[int]] = []
+    number = sum(len(member.schedule.messages) for member in members)
     for group, member in enumerate(members):
-        schedule = member.schedule
-        links.append(_links(machine, member))
-        begin = len(queued)
-        for m in schedule.messages:
-            link, place = links[group][m.link], rule(group, m.start_us)
-            chunks = tuple(bases[group] + chunk for chunk in m.chunks)
-            queued.append(
-                QueuedMessage(link, chunks, m.reduce, _megabytes(schedule, m), place, Barrier(missing=1), m.packed)
-            )
-        bases.append(bases[group] + _num_chunks(schedule))
-        release = Barrier(missing=1)
-        for each, needed in zip(
-            queued[begin:], find_deliveries(schedule.topology, untimed_messages(schedule)), strict=True
-        ):
-            if not needed:
-                if member.release_us:
-                    each.wait(release)
-                else:
-                    first.append(each)
-                continue
-            barrier = Barrier()
-            each.wait(barrier)
-            for number in sorted(needed):
-                told = queued[begin + number].tells
-                if told is not None:
-                    barrier.after(told)
-        released.append((member.release_us, release))
-    messages: list[list[Message]] = [[] for _ in members]
-    own = [{link: number for number, link in enumerate(each)} for each in links]
-    for message in dispatch(machine, first, (), released):
-        group = bisect_right(bases, message.chunks[0]) - 1
-        chunks = tuple(chunk - bases[group] for chunk in message.chunks)
-        messages[group].append(replace(message, link=own[group][message.link], chunks=chunks))
-    return tuple(replace(m.schedule, messages=tuple(each)) for m, each in zip(members, messages, strict=True))
+        first, links = len(loads), _links(machine, member)
+        for message in member.schedule.messages:
+            loads.append((links[message.link], _num_bytes(member.schedule, message)))
+            places.append(rule(group, message.start_us))
+        # What waits for nothing else waits for the release of its group, whose number is behind those of all messages.
+        for needed in find_deliveries(member.schedule.topology, untimed_messages(member.schedule)):
+            waits_for.append([first + one for one in needed] or [number + group])
+    count_work("timed", len(loads))
+    starts_us, lasting_us = _dispatched(machine, loads, places, waits_for, [member.release_us for member in members])
+    times = zip(starts_us, lasting_us, strict=True)
+    return tuple(
+        replace(
+            member.schedule,
+            messages=sort_messages(
+                replace(message, start_us=start_us, end_us=start_us + us)
+                for message, (start_us, us) in zip(
+                    member.schedule.messages, islice(times, len(member.schedule.messages)), strict=True
+                )
+            ),
+        )
+        for member in members
+    )
 
 
-def _num_chunks(schedule: Schedule | DemandSchedule) -> int:
-    return len(schedule.demand.chunks) if isinstance(schedule, DemandSchedule) else schedule.collective.num_chunks
+def _dispatched(
+    machine: Topology,
+    loads: Sequence[tuple[int, float]],
+    places: Sequence[float],
+    waits_for: Sequence[Collection[int]],
+    releases_us: Sequence[float],
+) -> tuple[list[float], list[float]]:
+    """Starts of messages, each a link and its bytes, and how long they take; they wait for each other, and for releases, numbered behind them."""
+    times, number = OccupationTimes(machine, loads), len(loads)
+    every = number + len(releases_us)
+    # A release is a message that occupies nothing; it goes before all others.
+    starts_us = Dispatch(
+        machine.num_resources,
+        [*(link for link, _ in loads), *[len(machine.links)] * len(releases_us)],
+        [*times.uses, *[()] * len(releases_us)],
+        [*times.message_us, *releases_us],
+        [*waits_for, *[()] * len(releases_us)],
+        [*range(number, every), *sorted(range(number), key=places.__getitem__)],
+    ).starts_us()
+    return starts_us[:number], times.message_us
 
 
-def _megabytes(schedule: Schedule | DemandSchedule, message: Message) -> float:
+def _num_bytes(schedule: Schedule | DemandSchedule, message: Message) -> float:
     """Size of a message."""
     if isinstance(schedule, DemandSchedule):
-        return schedule.size_bytes(message.chunks) / BYTES_PER_MB
-    return len(message.chunks) * schedule.chunk_bytes / BYTES_PER_MB
+        return schedule.size_bytes(message.chunks)
+    return len(message.chunks) * schedule.chunk_bytes
 
 
 def _links(machine: Topology, member: GroupMember) -> list[int]:

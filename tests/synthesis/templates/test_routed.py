@@ -22,7 +22,7 @@ def fastest(name, kind, size_bytes=KIB):
     ("name", "kind", "alphas_us"),
     [
         ("ndv4", Kind.ALLGATHER, 3 * 0.3),  # three doublings behind one port
-        ("ndv4", Kind.SCATTER, 3 * 0.3),  # halving
+        ("ndv4", Kind.SCATTER, 3 * 0.3),
         ("dgx1", Kind.ALLTOALL, 2 * 0.7),  # inside a quad, then across: what goes on leaves first
         ("dgx1", Kind.GATHER, 2 * 0.7),
         ("mi300x", Kind.ALLREDUCE, 0.8),  # every pair has a link
