@@ -14,7 +14,7 @@ from taccl_py.discover.graphs import is_sccl, is_teccl, read_sccl, read_teccl
 from taccl_py.discover.node_link import read_node_link
 from taccl_py.discover.rates import ALPHA_SOURCE
 from taccl_py.discover.server import Box, node_of_box
-from taccl_py.discover.smi_text import read_amd_matrix, read_nvidia_matrix
+from taccl_py.discover.smi_text import is_amd_text, read_amd_matrix, read_nvidia_matrix
 from taccl_py.discover.syccl import is_syccl, read_syccl
 from taccl_py.discover.xml_dump import are_trays, is_tray, parse_xml_root, read_graph_dump, read_topology_dumps
 from taccl_py.errors import InputError
@@ -90,7 +90,7 @@ def recognise(text: str, path: str) -> DumpFormat:
         )
     if start == "{":
         return _recognise_json(text, path)
-    if re.search(r"link type (between two gpus|table)", text, re.IGNORECASE):
+    if is_amd_text(text):
         return DumpFormat.AMD_SMI
     if re.search(r"\bGPU0\b", text):
         return DumpFormat.NVIDIA_SMI

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from taccl_py.measure.plan import ProfilePlan
 from taccl_py.measure.profiler import Profile
+from taccl_py.report.fits import residual_warning
 from taccl_py.report.tables import plain_table
 from taccl_py.units import natural_key
 
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _MOST_ROWS = 64
-_HIGH_RESIDUAL = 0.1  # root mean square of relative errors
 
 
 def profile_record(found: Profile) -> dict[str, Any]:
@@ -73,14 +73,11 @@ def profile_sentence(found: Profile) -> str:
     )
 
 
-def residual_warning(found: Profile) -> str:
+def profile_warning(found: Profile) -> str:
     """A sentence where times are far from the lines that were fitted to them; empty where they are near."""
-    worst = max((line.residual for line, _ in found.lines), default=0.0)
-    if worst < _HIGH_RESIDUAL:
-        return ""
-    return (
-        f"times are up to {100 * worst:.0f} % off the lines that were fitted to them (root mean square), so alpha and beta predict "
-        "no better: other work ran on the processors, or the transport changes with the size; measure an idle machine, or with "
+    warning = residual_warning(line.residual for line, _ in found.lines)
+    return warning and (
+        f"{warning}: other work ran on the processors, or the transport changes with the size; measure an idle machine, or with "
         "--largest for the sizes that matter"
     )
 

@@ -335,6 +335,21 @@ def test_samples_become_a_topology_with_its_errors_told(taccl, refuse, folder):
     refuse(2, ["one.csv", "0->1", "at least two"], "topo", "fit", "one.csv")
 
 
+def test_fit_warns_of_samples_that_no_line_predicts(taccl, folder):
+    """0->1 takes 4 us whatever its size; 1->0 10, 40 and 10 us, from which the best line, which is level, is far off."""
+    rows = ["src,dst,size_bytes,time_us", "0,1,1000,4", "0,1,1000000,4", "0,1,2000000,4"]
+    (folder / "level.csv").write_text("\n".join([*rows, "1,0,1000,4", "1,0,1000000,14", "1,0,2000000,24"]) + "\n")
+    ended = taccl("topo", "fit", "level.csv")
+    assert ended.code == 0
+    assert ended.err.count("warning") == 1
+    assert "links 0->1 do not grow with the size" in ended.err
+    (folder / "wild.csv").write_text("\n".join([*rows, "1,0,1000,10", "1,0,1000000,40", "1,0,2000000,10"]) + "\n")
+    ended = taccl("topo", "fit", "wild.csv", "--json")
+    assert "links 0->1" in ended.err
+    assert "% off the lines" in ended.err
+    assert len(ended.json["fits"]) == 2
+
+
 def test_fit_infers_the_port_that_flows_shared(taccl, folder):
     """1 us + 10 us/MB alone; the two flows out of rank 0 take twice as long together."""
     rows = ["src,dst,size_bytes,time_us,serial,together"]
