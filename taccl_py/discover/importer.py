@@ -31,6 +31,7 @@ _SERVERS = {
     DumpFormat.NVIDIA_SMI: "matrix of nvidia-smi topo -m (rates as NCCL counts them)",
     DumpFormat.AMD_SMI: "matrix of rocm-smi or amd-smi (rates as RCCL counts them, where it states none)",
 }
+_AMD = {DumpFormat.NVIDIA_SMI: False, DumpFormat.AMD_SMI: True}
 _SCCL_GPU = "v100"
 _SCCL_UNIT = (
     f"SCCL states chunks of a round and no rates: one is counted as an NVLink of a {_SCCL_GPU}, "
@@ -209,6 +210,12 @@ def _server(box: Box, path: Path, form: DumpFormat, name: str, gpu: str) -> Node
 
 
 def _read_box(text: str, path: str, form: DumpFormat, gpu: str) -> Box:
+    if gpu and form in _AMD and GPU_MODELS[gpu].is_amd is not _AMD[form]:
+        wanted = ", ".join(model.name for model in GPU_MODELS.values() if model.is_amd is _AMD[form])
+        what = (
+            f"{gpu} is no GPU of the {_SERVERS[form].split(' (')[0]} in {path}; name one of {wanted}, or leave it out"
+        )
+        raise InputError(what, path="command line", field="--gpu")
     try:
         if form is DumpFormat.NCCL:
             return read_topology_dumps([_root(text, path, "system")], [path])

@@ -140,7 +140,7 @@ def _guess_nvidia(gpus: Sequence[str], links: Mapping[tuple[str, str], int]) -> 
         name = next((one for one in ("v100", "a100") if used <= GPU_MODELS[one].links), "h100")
     model = GPU_MODELS[name]
     others = [one.name for one in GPU_MODELS.values() if one.links >= used and one.link_gbps > model.link_gbps
-              and not one.name.startswith("mi")]  # fmt: skip
+              and not one.is_amd]  # fmt: skip
     remedy = f"if it is another ({', '.join(others)}), name it with --gpu" if others else "name another with --gpu"
     return (
         model,

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from taccl_py.report.tables import plain_table
+from taccl_py.report.tables import first_rows_table
 from taccl_py.topology.difference import ComparedCosts, Difference
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-_MOST_ROWS = 64
 
 
 def difference_record(found: Sequence[Difference], tolerance: float) -> dict[str, Any]:
@@ -39,7 +37,7 @@ def _costs(costs: ComparedCosts | None) -> dict[str, float] | None:
 
 
 def difference_table(found: Sequence[Difference], title: str) -> Table:
-    """Table of the first differences."""
+    """Table of differences."""
     rows = [
         (
             one.what,
@@ -50,7 +48,7 @@ def difference_table(found: Sequence[Difference], title: str) -> Table:
                 for costs in (one.before, one.after)
             ),
         )
-        for one in found[:_MOST_ROWS]
+        for one in found
     ]
     columns = ("what", "change", "alpha us before", "after", "beta us/MB before", "after")
-    return plain_table(title, columns, rows)
+    return first_rows_table(title, columns, rows)

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from taccl_py.measure.assemble import Fitted
-from taccl_py.report.tables import plain_table
+from taccl_py.report.tables import first_rows_table
 from taccl_py.units import format_size
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-_MOST_ROWS = 64
 _MOST_NAMED = 3
 _HIGH_RESIDUAL = 0.1  # root mean square of relative errors
 
@@ -49,7 +48,7 @@ def fits_record(fitted: Fitted) -> dict[str, Any]:
 
 
 def fits_table(fitted: Fitted) -> Table:
-    """Table of the first fits, a row for each line."""
+    """Table of fits, a row for each line."""
     rows = []
     for group in fitted.groups:
         for line in group.fit.lines:
@@ -60,7 +59,7 @@ def fits_table(fitted: Fitted) -> Table:
                 rate, f"{100 * line.residual:.2g} %", str(line.points), str(line.outliers),
             ))  # fmt: skip
     columns = ("links", "sizes", "alpha us", "beta us/MB", "GB/s", "residual", "samples", "outliers")
-    return plain_table("Fits", columns, rows[:_MOST_ROWS])
+    return first_rows_table("Fits", columns, rows)
 
 
 def fit_warnings(fitted: Fitted, size_bytes: int | None) -> list[str]:

@@ -350,6 +350,13 @@ def test_fit_warns_of_samples_that_no_line_predicts(taccl, folder):
     assert len(ended.json["fits"]) == 2
 
 
+def test_tables_of_many_rows_say_that_there_are_more(taccl):
+    """ndv4 and ndv5 differ in 56 links and 16 ports."""
+    table = taccl("topo", "diff", "ndv4", "ndv5")
+    assert "72 differences, 0 for the worse, 64 of 72 rows; --json shows all" in table.out
+    assert len(taccl("topo", "diff", "ndv4", "ndv5", "--json").json["differences"]) == 72
+
+
 def test_fit_infers_the_port_that_flows_shared(taccl, folder):
     """1 us + 10 us/MB alone; the two flows out of rank 0 take twice as long together."""
     rows = ["src,dst,size_bytes,time_us,serial,together"]

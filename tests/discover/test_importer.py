@@ -196,6 +196,12 @@ def test_the_note_of_a_guess_states_the_rate_that_counts(imported):
     assert "mi210, and rates of links are those of the file; if" in stated
 
 
+@pytest.mark.parametrize(("name", "gpu", "known"), [("smi-dgx1", "mi300x", "v100"), ("rocm-smi", "h100", "mi210")])
+def test_a_gpu_of_another_maker_is_refused(imported, name, gpu, known):
+    with pytest.raises(InputError, match=f"--gpu: {gpu} is no GPU of the matrix of .*{known}.* leave it out"):
+        imported(name, gpu=gpu)
+
+
 def test_edges_to_switches_become_ports(imported):
     machine = imported("networkx").topology
     (index,) = machine.links_between[0, 3]
