@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import islice
 from typing import TypeVar
 
 from taccl_py.errors import InputError, Interrupted, InvalidArtifact, LoweringError
@@ -217,8 +217,10 @@ def lower_under(
     """
     synthesis = bounded_by_messages(synthesis, MAX_COUNT, over)
     schedules = unlike([synthesis.schedule, *synthesis.runners_up])[: PARAMS.most_schedules]
-    lowered = schedules if fixed_chunks else chain.from_iterable(map(pieces_of, schedules))
-    chosen = _choose(_trials(lowered, options, profile, instances, over, stopped), options, instances, over, stopped)
+    needed = 1 + synthesis.kept
+    lowered = schedules if fixed_chunks else _with_pieces(schedules, needed)
+    trials = _trials(lowered, options, profile, instances, over, stopped, needed)
+    chosen = _choose(trials, options, instances, over, stopped)
     if chosen.schedule is synthesis.schedule:
         return synthesis, chosen
     return chosen_instead(synthesis, chosen.schedule), chosen
@@ -237,6 +239,13 @@ def choose_for(
     return _choose(
         _trials(pieces_of(schedule), options, profile, instances, never, stopped), options, instances, never, stopped
     )
+
+
+def _with_pieces(schedules: Sequence[Schedule], needed: int) -> Iterator[Schedule]:
+    """The schedules, each before itself in pieces, but so many of the first before any in pieces."""
+    yield from schedules[:needed]
+    for place, schedule in enumerate(schedules):
+        yield from islice(pieces_of(schedule), 1 if place < needed else 0, None)
 
 
 def bound_under(schedule: Schedule, profile: RuntimeProfile) -> RuntimeBound:
@@ -276,8 +285,9 @@ def _trials(
     instances: int | None,
     over: Over,
     stopped: Over,
+    needed: int = 1,
 ) -> list[Trial]:
-    """Trials of the schedules that can be lowered, of one at least; those that are slow by far are left out.
+    """Trials of the schedules that can be lowered, of one and of so many of the first at least; those that are slow by far are left out.
 
     Raises
     ------
@@ -287,8 +297,8 @@ def _trials(
     trials: list[Trial] = []
     failure: LoweringError | None = None
     best_us = math.inf
-    for schedule in schedules:
-        if trials and over():
+    for place, schedule in enumerate(schedules):
+        if trials and place >= needed and over():
             break
         if schedule.makespan_us > PARAMS.hopeless * best_us:
             continue
