@@ -311,6 +311,15 @@ def test_synthesis_goes_around_links_that_are_missing(taccl, refuse):
     refuse(2, ["--slow-port", "'nic'"], "synth", "ndv4", "allgather", "--slow-port", "nic")
 
 
+def test_a_group_needs_no_rank_outside_of_it(taccl, refuse):
+    """What is cut off counts for groups that hold it: 0.5 us and 20 us/MB for the half MB that each of ranks 0 and 1 lacks."""
+    cut = ("--without-link", "2-3", "--size", "1MB", "--json")
+    (row,) = taccl("bound", "mesh:4", "allgather", "--ranks", "0-1", *cut).json["results"]
+    assert row["bound_us"] == pytest.approx(10.5)
+    refuse(2, ["--without-link", "rank 3 cannot be reached"], "bound", "mesh:4", "allgather", *cut)
+    refuse(3, ["leads from rank 2 to rank 3"], "bound", "mesh:4", "allgather", "--ranks", "2-3", *cut)
+
+
 def test_samples_become_a_topology_with_its_errors_told(taccl, refuse, folder):
     rows = [
         f"{a},{b},{size},{3 + size / 50_000}"
