@@ -366,6 +366,15 @@ def test_tables_of_many_rows_say_that_there_are_more(taccl):
     assert len(taccl("topo", "diff", "ndv4", "ndv5", "--json").json["differences"]) == 72
 
 
+def test_a_difference_in_latency_is_seen(taccl):
+    """Routers of a ring of 4 take 0.1 us for the second hop, or 0.3; direct links have none."""
+    table = taccl("topo", "diff", "ring:4,routed", "ring:4,routed,hop_us=0.3").out
+    assert "latency us before" in table
+    assert "0->2" in table
+    assert "0.3" in table
+    assert "latency" not in taccl("topo", "diff", "ring:4", "ring:4,alpha_us=1").out
+
+
 def test_fit_infers_the_port_that_flows_shared(taccl, folder):
     """1 us + 10 us/MB alone; the two flows out of rank 0 take twice as long together."""
     rows = ["src,dst,size_bytes,time_us,serial,together"]
