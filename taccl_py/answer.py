@@ -114,8 +114,8 @@ class Answer:
         Runtime for which the schedule was searched and is lowered.
     profile
         Runtime profile under which it was searched and is lowered; the neutral one is links and ports alone.
-    runners_up
-        Other schedules, of which lowering takes one where its program is faster.
+    runners_up, kept
+        Other schedules, of which lowering takes one where its program is faster; the first `kept` of them are tried even if time is up.
     fixed_chunks
         The chunks are the user's, a sketch's, or what the restricted bound is for: lowering does not cut them.
     stage_seconds
@@ -132,6 +132,7 @@ class Answer:
     runners_up: tuple[Schedule, ...]
     fixed_chunks: bool
     stage_seconds: Mapping[str, float]
+    kept: int = 0
 
     @property
     def time_us(self) -> float:

@@ -136,17 +136,26 @@ class LoweringError(TacclError):
     Parameters
     ----------
     what
-        The sentence for the user: the limit, the value found, what to change.
+        The sentence for the user: the limit, and the value found.
     runtime, limit
         The runtime and the name of its limit.
+    remedy
+        What to change about the schedule or its lowering; empty where `what` says what helps.
     """
 
     exit_code = 5
 
-    def __init__(self, what: str, *, runtime: str, limit: str) -> None:
+    def __init__(self, what: str, *, runtime: str, limit: str, remedy: str = "") -> None:
+        self.what = what
         self.runtime = runtime
         self.limit = limit
-        super().__init__(what)
+        self.remedy = remedy
+        super().__init__(f"{what}; {remedy}" if remedy else what)
+
+    def of_file(self, path: str) -> LoweringError:
+        """Return the error of a program that is read from a file, where only who wrote it can change what the remedy says."""
+        remedy = self.remedy and f"{self.remedy} in the tool that wrote it"
+        return LoweringError(f"{path}: {self.what}", runtime=self.runtime, limit=self.limit, remedy=remedy)
 
 
 class PackageMissing(TacclError):

@@ -25,7 +25,7 @@ ERRORS = [
     Infeasible("no way", chunk=1, source=0, rank=2, restriction="topology"),
     LimitReached("no time"),
     InvalidArtifact("a.xml", [Violation("gpu 0", "race", "x"), Violation("gpu 1", "race", "y")]),
-    LoweringError("too long", runtime="executor", limit="steps"),
+    LoweringError("too long", runtime="executor", limit="steps", remedy="use fewer"),
     Unsupported("a.json", [UnsupportedFeature("", "collective", "x"), UnsupportedFeature("gpu 0", "size", "y")]),
     PackageMissing("mpi4py is missing", "install it"),
     Interrupted("interrupted before there was an answer"),

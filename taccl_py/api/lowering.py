@@ -281,7 +281,7 @@ def _as_synthesis(answer: Answer) -> Synthesis:
     own = answer.own_bound
     return Synthesis(
         answer.schedule, Bound(own.time_us, own.reason), answer.proof, answer.provenance.solver, answer.stage_seconds,
-        answer.runners_up,
+        answer.runners_up, answer.kept,
     )  # fmt: skip
 
 

@@ -220,7 +220,7 @@ def answer_of(synthesis: Synthesis, request: Request, runtime: Runtime | PlanRun
         bounds = (*bounds, _under(bound_under(schedule, profile), profile))
     return Answer(
         schedule, bounds, synthesis.proof, ended, provenance, runtime, profile, synthesis.runners_up,
-        has_fixed_chunks(request.sketch, request.chunks_per_rank, request.engine), dict(synthesis.stage_seconds),
+        has_fixed_chunks(request.sketch, request.chunks_per_rank, request.engine), dict(synthesis.stage_seconds), synthesis.kept,
     )  # fmt: skip
 
 

@@ -13,12 +13,11 @@ import click
 
 from taccl_py.cli.options import KIND, echo_json, json_option, told_runtime, told_runtime_option
 from taccl_py.collective import Kind
-from taccl_py.discover.gpus import AUTO
 from taccl_py.errors import InputError, InvalidArtifact, Unsupported, UnsupportedFeature, Violation
 from taccl_py.jsonio import format_of, parse_json, read_text
 from taccl_py.releases import DEFAULT_FOLDER
 from taccl_py.report.tables import INDEX_FORMATS, SUMMARY_FILE, SUMMARY_FORMAT
-from taccl_py.runtimes import LEGACY, LEGACY_CONFIG, MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
+from taccl_py.runtimes import LEGACY, MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
 from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT, GROUP_FORMAT, GROUP_INDEX, INDEX_OF_GROUPS, read_schedule
 from taccl_py.schedule.files import FORMAT as SCHEDULE_FORMAT
 from taccl_py.units import format_count, format_size, format_time
@@ -127,7 +126,8 @@ def _verify_named(path: Path, runtime: str, kind: Kind | None, root: int | None)
 
 def _verify_told(path: Path, runtime: str, kind: Kind | None, root: int | None) -> list[dict[str, Any]]:
     """The same, where it is not a folder of such folders."""
-    target, is_assumed = _target(runtime, path)
+    name, assumed = told_runtime(runtime, [path])
+    target = RUNTIMES[name]
     beside = _demand_beside(path)
     if beside is not None and kind is None and root is None:
         return _verify_against(path, beside)
@@ -135,21 +135,9 @@ def _verify_told(path: Path, runtime: str, kind: Kind | None, root: int | None) 
         results = [verify_file(path, target, kind, root)]
     else:
         results = _verify_folder(path, target, kind, root)
-    if is_assumed and f"for {target.name}" in results[-1]["facts"]:
-        results[-1]["facts"] += f"; {target.name} is assumed, --runtime names another one"
+    if assumed and f"for {name}" in results[-1]["facts"]:
+        results[-1]["facts"] += f"; {assumed}"
     return results
-
-
-def _target(asked: str, path: Path) -> tuple[Runtime, bool]:
-    """Runtime of a file or a folder, and whether that is but assumed."""
-    from taccl_py.report.summaries import told_runtimes
-
-    if asked != AUTO:
-        return RUNTIMES[asked], False
-    folder = path if os.path.isdir(path) else path.parent
-    if os.path.isfile(folder / LEGACY_CONFIG):
-        return LEGACY, False
-    return RUNTIMES[told_runtime(asked, [path])], not told_runtimes([path])
 
 
 def verify_file(path: Path, runtime: Runtime, kind: Kind | None = None, root: int | None = None) -> dict[str, Any]:

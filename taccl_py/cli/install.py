@@ -86,7 +86,7 @@ def install(sources: tuple[Path, ...], output: Path, runtime: str, as_json: bool
     from taccl_py.portfolio.swap import sole_user, swap_files
 
     place, trim, replaces, leave = values["place"], values["trim"], values["replaces"], values["leave"]
-    runtime = told_runtime(runtime, sources, MSCCLPP.name)
+    runtime, assumed = told_runtime(runtime, sources, MSCCLPP.name)
     if place is not None and not place:
         raise InputError("is empty; name a directory", path="command line", field="--at")
     at = (place if place is not None else str(output.absolute())).rstrip("/") or "/"
@@ -117,7 +117,7 @@ def install(sources: tuple[Path, ...], output: Path, runtime: str, as_json: bool
             found = plan_installation(offers, target, at, trim=trim, verify=verify)
         found = replace(found, notes=(*notes, *found.notes))
         swap_files(output, found.texts, [path.name for path in old])
-    _print(found, output, target, as_json=as_json)
+    _print(found, output, target, assumed, as_json=as_json)
 
 
 def _install_plans(
@@ -219,10 +219,11 @@ def _files_of_runtimes(output: Path) -> list[Path]:
     return files
 
 
-def _print(found: Installation, output: Path, runtime: Runtime, *, as_json: bool) -> None:
+def _print(found: Installation, output: Path, runtime: Runtime, assumed: str, *, as_json: bool) -> None:
     from taccl_py.report.directory import describe_directory
 
     facts, warnings = describe_directory(found.verdict, runtime), warnings_about(runtime.name)
+    facts += f"; {assumed}" if assumed else ""
     if as_json:
         echo_json({
             "files": [str(output / name) for name in found.texts],

@@ -21,7 +21,7 @@ from taccl_py.errors import InputError
 from taccl_py.jsonio import require_writable
 from taccl_py.lowering.buffers import CallPlacement
 from taccl_py.lowering.program import Protocol
-from taccl_py.runtimes import EXECUTOR, MSCCLPP, RUNTIMES
+from taccl_py.runtimes import EXECUTOR, LEGACY_CONFIG, MSCCLPP, RUNTIMES
 from taccl_py.solvers.limits import Limits
 from taccl_py.topology.degrade import (
     Degradation,
@@ -265,13 +265,13 @@ def runtime_option(purpose: str, *more: str) -> Callable[[F], F]:
 
 def told_runtime_option(purpose: str, *more: str) -> Callable[[F], F]:
     """Option that names the runtime of files; see `told_runtime`."""
-    words = f"{purpose}: auto is what the summaries beside the files say that they were made for, else the executor."
+    words = f"{purpose}: auto is what a summary or an {LEGACY_CONFIG} beside the files says, else the executor."
     choice = click.Choice([AUTO, *RUNTIMES, *more])
     return click.option("--runtime", type=choice, default=AUTO, show_default=True, help=words)
 
 
-def told_runtime(asked: str, files: Iterable[Path], *more: str) -> str:
-    """Name of the runtime of files, or of folders with some; one for XML, or of some more.
+def told_runtime(asked: str, files: Iterable[Path], *more: str) -> tuple[str, str]:
+    """Name of the runtime of files, or of folders with some, one for XML or of some more, and words on it where it is but assumed.
 
     Raises
     ------
@@ -281,11 +281,11 @@ def told_runtime(asked: str, files: Iterable[Path], *more: str) -> str:
     from taccl_py.report.summaries import told_runtimes
 
     if asked != AUTO:
-        return asked
+        return asked, ""
     told = sorted(told_runtimes(files, {*RUNTIMES, *more}))
     if len(told) > 1:
         raise InputError(f"files are for {' and '.join(told)}; name one", path="command line", field="--runtime")
-    return told[0] if told else EXECUTOR.name
+    return (told[0], "") if told else (EXECUTOR.name, f"{EXECUTOR.name} is assumed, --runtime names another one")
 
 
 def make_lowering_options(values: dict[str, Any], topology: Topology) -> LoweringOptions:

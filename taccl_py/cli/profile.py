@@ -286,7 +286,7 @@ def _lead(bench: Bench, setup: _Setup, values: dict[str, Any], output: Path | No
         profile_record,
         profile_sentence,
         profile_tables,
-        residual_warning,
+        profile_warning,
     )
 
     expected = None
@@ -300,7 +300,7 @@ def _lead(bench: Bench, setup: _Setup, values: dict[str, Any], output: Path | No
     stop = threading.Event()
     with counted_down(stop, expected) as progress:
         found = _measure(bench, values, setup.truth, stop, progress)
-    warning = residual_warning(found)
+    warning = profile_warning(found)
     if warning:
         click.echo(f"warning: {warning}", err=True)
     if output is not None:

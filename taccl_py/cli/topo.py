@@ -186,7 +186,7 @@ def fit_command(files: tuple[Path, ...], output: Path | None, as_json: bool, **v
     """
     from taccl_py.measure.assemble import ASSUMED, Grouping, fit_topology
     from taccl_py.measure.foreign import read_any
-    from taccl_py.report.fits import fits_record, fits_table
+    from taccl_py.report.fits import fit_warnings, fits_record, fits_table
     from taccl_py.topology.model import Medium
 
     samples = [one for path in files for one in read_any(read_text(path), str(path))]
@@ -202,6 +202,8 @@ def fit_command(files: tuple[Path, ...], output: Path | None, as_json: bool, **v
         raise InputError(error.what, path=", ".join(map(str, files))) from None
     if any(group.alpha_assumed for group in fitted.groups):
         click.echo(f"note: {ASSUMED}", err=True)
+    for warning in fit_warnings(fitted, values["size"]):
+        click.echo(f"warning: {warning}", err=True)
     if output is not None:
         write_atomically(output, canonical_json(topology_to_json(fitted.topology)))
         click.echo(f"wrote {output}", err=True)

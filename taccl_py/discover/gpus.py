@@ -39,6 +39,11 @@ class GpuModel:
     net_gbps: float
     pair_links: int = 1
 
+    @property
+    def is_amd(self) -> bool:
+        """True for an Instinct of AMD, false for a GPU of NVIDIA."""
+        return self.generation.startswith("cdna")
+
 
 # Of GPUs of one generation the first here is the one that the generation's name means.
 GPU_MODELS = {

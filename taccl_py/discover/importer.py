@@ -14,7 +14,7 @@ from taccl_py.discover.graphs import is_sccl, is_teccl, read_sccl, read_teccl
 from taccl_py.discover.node_link import read_node_link
 from taccl_py.discover.rates import ALPHA_SOURCE
 from taccl_py.discover.server import Box, node_of_box
-from taccl_py.discover.smi_text import read_amd_matrix, read_nvidia_matrix
+from taccl_py.discover.smi_text import is_amd_text, read_amd_matrix, read_nvidia_matrix
 from taccl_py.discover.syccl import is_syccl, read_syccl
 from taccl_py.discover.xml_dump import are_trays, is_tray, parse_xml_root, read_graph_dump, read_topology_dumps
 from taccl_py.errors import InputError
@@ -31,6 +31,7 @@ _SERVERS = {
     DumpFormat.NVIDIA_SMI: "matrix of nvidia-smi topo -m (rates as NCCL counts them)",
     DumpFormat.AMD_SMI: "matrix of rocm-smi or amd-smi (rates as RCCL counts them, where it states none)",
 }
+_AMD = {DumpFormat.NVIDIA_SMI: False, DumpFormat.AMD_SMI: True}
 _SCCL_GPU = "v100"
 _SCCL_UNIT = (
     f"SCCL states chunks of a round and no rates: one is counted as an NVLink of a {_SCCL_GPU}, "
@@ -90,7 +91,7 @@ def recognise(text: str, path: str) -> DumpFormat:
         )
     if start == "{":
         return _recognise_json(text, path)
-    if re.search(r"link type (between two gpus|table)", text, re.IGNORECASE):
+    if is_amd_text(text):
         return DumpFormat.AMD_SMI
     if re.search(r"\bGPU0\b", text):
         return DumpFormat.NVIDIA_SMI
@@ -209,6 +210,12 @@ def _server(box: Box, path: Path, form: DumpFormat, name: str, gpu: str) -> Node
 
 
 def _read_box(text: str, path: str, form: DumpFormat, gpu: str) -> Box:
+    if gpu and form in _AMD and GPU_MODELS[gpu].is_amd is not _AMD[form]:
+        wanted = ", ".join(model.name for model in GPU_MODELS.values() if model.is_amd is _AMD[form])
+        what = (
+            f"{gpu} is no GPU of the {_SERVERS[form].split(' (')[0]} in {path}; name one of {wanted}, or leave it out"
+        )
+        raise InputError(what, path="command line", field="--gpu")
     try:
         if form is DumpFormat.NCCL:
             return read_topology_dumps([_root(text, path, "system")], [path])

@@ -15,6 +15,7 @@ from taccl_py.discover.gpus import GPU_MODELS, GpuModel
 from taccl_py.discover.rates import socket_gbps
 from taccl_py.discover.server import Box, DeviceKind, GpuLink, NetPort
 from taccl_py.errors import InputError
+from taccl_py.units import format_count
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _NVLINKS = re.compile(r"NV([0-9]{1,3})")
@@ -30,7 +31,12 @@ _TITLES = {
     "hops": re.compile(r"^=*\s*(Hops between two GPUs|HOPS TABLE:?)\s*=*$", re.I),
     "rate": re.compile(r"^=*\s*(NUMA BW TABLE:?)\s*=*$", re.I),
 }
-_NUMA = re.compile(r"GPU\s*\[?([0-9]+)\]?\s*:\s*\(Topology\) Numa Node:\s*(-?[0-9]+)", re.I)
+_NUMA = re.compile(r"GPU\s*\[?([0-9]+)\]?\s*:\s*\(Topology\) Numa Node:[ \t]*(.*)", re.I)
+
+
+def is_amd_text(text: str) -> bool:
+    """True if a line is the title of a table of ``rocm-smi`` or ``amd-smi``."""
+    return any(title.match(line.strip()) for line in text.splitlines() for title in _TITLES.values())
 
 
 def read_nvidia_matrix(text: str, path: str, gpu: str = "") -> Box:
@@ -134,9 +140,12 @@ def _guess_nvidia(gpus: Sequence[str], links: Mapping[tuple[str, str], int]) -> 
         name = next((one for one in ("v100", "a100") if used <= GPU_MODELS[one].links), "h100")
     model = GPU_MODELS[name]
     others = [one.name for one in GPU_MODELS.values() if one.links >= used and one.link_gbps > model.link_gbps
-              and not one.name.startswith("mi")]  # fmt: skip
+              and not one.is_amd]  # fmt: skip
     remedy = f"if it is another ({', '.join(others)}), name it with --gpu" if others else "name another with --gpu"
-    return model, f"the GPU is a guess by its {used} NVLinks: {name}, {model.link_gbps:g} GB/s a link; {remedy}"
+    return (
+        model,
+        f"the GPU is a guess by its {format_count(used, 'NVLink')}: {name}, {model.link_gbps:g} GB/s a link; {remedy}",
+    )
 
 
 def _switched(links: Mapping[tuple[str, str], int], model: GpuModel | None) -> dict[str, int]:
@@ -214,7 +223,7 @@ def read_amd_matrix(text: str, path: str, gpu: str = "") -> Box:
     Raises
     ------
     InputError
-        If the table of link types is missing or cut off.
+        If the table of link types is missing or cut off, or a NUMA node is no number.
     """
     tables = {key: _table(text, title, path) for key, title in _TITLES.items()}
     if not tables["type"]:
@@ -222,14 +231,14 @@ def read_amd_matrix(text: str, path: str, gpu: str = "") -> Box:
             "holds no table of link types; save what rocm-smi --showtopo or amd-smi topology prints", path=path
         )
     names = list(dict.fromkeys(a for a, _ in tables["type"]))
-    numa = {f"GPU{match.group(1)}": match.group(2).lstrip("-") for match in _NUMA.finditer(text)}
+    numa = _numa_nodes(text, path)
     rates = {
         pair: int(match.group(1)) / 1000
         for pair, cell in tables["rate"].items()
         if (match := re.fullmatch(r"[0-9]+-([0-9]+)", cell)) and int(match.group(1))
     }
     direct = _direct(tables, rates, path)
-    model, guess = (GPU_MODELS[gpu], "") if gpu else _guess_amd(names, direct, numa)
+    model, guess = (GPU_MODELS[gpu], "") if gpu else _guess_amd(names, direct, numa, stated=direct <= rates.keys())
     box = Box(gpus=names, model=model.name if gpu or direct else "", guess=guess)
     for name in names:
         box.add(name, DeviceKind.GPU)
@@ -243,6 +252,19 @@ def read_amd_matrix(text: str, path: str, gpu: str = "") -> Box:
         box.wire(name, f"cpu{numa.get(name, '0')}", model.pci_gbps)
     box.join_cpus(cpus, socket_gbps("x86_64", "AuthenticAMD", 0))
     return box
+
+
+def _numa_nodes(text: str, path: str) -> dict[str, str]:
+    """NUMA node of each GPU that the text says one of; -1 is what Linux says where it knows none."""
+    found = {}
+    for match in _NUMA.finditer(text):
+        name, number = f"GPU{match.group(1)}", match.group(2).strip()
+        if not re.fullmatch(r"-1|[0-9]{1,9}", number):
+            what = f"found {number[:40]!r}, a number from -1 is needed; save the whole output again"
+            raise InputError(what, path=path, field=f"Numa Node of {name}")
+        if number != "-1":
+            found[name] = number
+    return found
 
 
 def _direct(
@@ -264,8 +286,10 @@ def _direct(
     return direct
 
 
-def _guess_amd(names: Sequence[str], direct: set[tuple[str, str]], numa: Mapping[str, str]) -> tuple[GpuModel, str]:
-    """The GPU that its xGMI links suggest, and a sentence that says so."""
+def _guess_amd(
+    names: Sequence[str], direct: set[tuple[str, str]], numa: Mapping[str, str], *, stated: bool
+) -> tuple[GpuModel, str]:
+    """The GPU that its xGMI links suggest, and a sentence that says so, with its rate if the text has not `stated` those of links."""
     most = max((sum(a == name for a, _ in direct) for name in names), default=0)
     full = len(direct) == len(names) * (len(names) - 1)
     if full and most > GPU_MODELS["mi210"].links:
@@ -275,10 +299,9 @@ def _guess_amd(names: Sequence[str], direct: set[tuple[str, str]], numa: Mapping
     else:
         name = "mi210" if full or most <= 1 else "mi250x"
     model = GPU_MODELS[name]
-    links = f"{most} xGMI links" if most else "having no xGMI link"
-    return model, (
-        f"the GPU is a guess by its {links}: {name}, {model.link_gbps:g} GB/s a link; if it is another, name it with --gpu"
-    )
+    links = format_count(most, "xGMI link") if most else "having no xGMI link"
+    rate = ", and rates of links are those of the file" if stated and most else f", {model.link_gbps:g} GB/s a link"
+    return model, f"the GPU is a guess by its {links}: {name}{rate}; if it is another, name it with --gpu"
 
 
 def _table(text: str, title: re.Pattern[str], path: str) -> dict[tuple[str, str], str]:

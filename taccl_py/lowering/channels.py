@@ -144,7 +144,8 @@ def _too_many(topology: Topology, index: int, rules: ChannelRules) -> LoweringEr
     return LoweringError(
         f"{topology.resource_name(index)} needs {rules.channels_of(index)} channels ({rules.instances} instances, "
         f"{spread} for its many messages) beside {lanes - 1} parallel links, and {rules.runtime.title} has "
-        f"{rules.runtime.max_channels}; use fewer instances, or a schedule with fewer chunks",
+        f"{rules.runtime.max_channels}",
         runtime=rules.runtime.name,
         limit="max_channels",
+        remedy="use fewer instances, or a schedule with fewer chunks",
     )

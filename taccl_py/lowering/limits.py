@@ -143,5 +143,5 @@ def _require_threadblock(rank: int, number: int, tb: Threadblock, runtime: Runti
 def _require(runtime: Runtime, limit: str, what: str, found: int, most: int, remedy: str) -> None:
     if found > most:
         raise LoweringError(
-            f"{what}: {found}, but {runtime.title} allows {most}; {remedy}", runtime=runtime.name, limit=limit
+            f"{what}: {found}, but {runtime.title} allows {most}", runtime=runtime.name, limit=limit, remedy=remedy
         )

@@ -284,9 +284,10 @@ class Lowering:
             decisions = better
         raise LoweringError(
             f"the steps cannot be shared out so that no threadblock has more than the {runtime.max_steps} that "
-            f"{runtime.title} allows; use fewer instances, or a schedule with fewer messages",
+            f"{runtime.title} allows",
             runtime=runtime.name,
             limit="max_steps",
+            remedy="use fewer instances, or a schedule with fewer messages",
         )
 
     def _place(self, staged: frozenset[int]) -> _LoweredPlacement:

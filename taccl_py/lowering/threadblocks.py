@@ -237,9 +237,10 @@ class _Joiner:
             if not pairs:
                 raise LoweringError(
                     f"rank {rank} needs {len(blocks)} threadblocks at once and may have {limit} on "
-                    f"{self._rules.runtime.title}; use fewer instances, or a schedule with fewer peers or messages",
+                    f"{self._rules.runtime.title}",
                     runtime=self._rules.runtime.name,
                     limit="threadblocks",
+                    remedy="use fewer instances, or a schedule with fewer peers or messages",
                 )
             merged = {pair.first: self._join(blocks[pair.first], blocks[pair.second]) for pair in pairs}
             gone = {pair.second for pair in pairs}

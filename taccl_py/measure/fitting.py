@@ -38,7 +38,7 @@ class FittedLine:
     alpha_error_us, beta_error_us_per_mb
         Half the width of the 95 % confidence interval; None with as few points as unknowns.
     residual
-        Root mean square of the relative errors.
+        Root mean square of the relative errors, to a millionth: what is below comes of rounding.
     points, outliers
         How many samples were used, and how many left out.
     least_bytes, most_bytes
@@ -110,7 +110,7 @@ def fit_rates(samples: Sequence[Sample], alpha_us: float) -> Fit:
     betas = np.array([one.message_us / one.megabytes for one in samples])
     beta = float(np.median(betas))
     sizes = [round(one.megabytes * 1e6) for one in samples]
-    residual = float(np.sqrt(np.mean((beta / betas - 1) ** 2)))
+    residual = _root_mean_square(beta / betas - 1)
     return Fit((FittedLine(alpha_us, beta, None, None, residual, len(samples), 0, min(sizes), max(sizes)),))
 
 
@@ -162,9 +162,13 @@ def _line(megabytes: FloatArray, times: FloatArray) -> FittedLine:
     errors = (alpha + beta * megabytes[used]) / times[used] - 1
     alpha_error, beta_error = _confidence(megabytes[used], times[used], errors)
     return FittedLine(
-        alpha, beta, alpha_error, beta_error, float(np.sqrt(np.mean(errors**2))), int(used.sum()), int((~used).sum()),
+        alpha, beta, alpha_error, beta_error, _root_mean_square(errors), int(used.sum()), int((~used).sum()),
         round(float(megabytes.min()) * 1e6), round(float(megabytes.max()) * 1e6),
     )  # fmt: skip
+
+
+def _root_mean_square(errors: FloatArray) -> float:
+    return round(float(np.sqrt(np.mean(errors**2))), 6)
 
 
 def _solve(megabytes: FloatArray, times: FloatArray, weights: FloatArray) -> tuple[float, float]:

@@ -80,9 +80,11 @@ def convert_and_verify(
         If the verifier finds errors, whatever is tried.
     """
     if is_teccl_schedule(text):
-        lowered = lower_and_verify(
-            read_teccl_schedule(text, path), LoweringOptions(runtime, placement or CallPlacement.BOTH)
-        )
+        schedule = read_teccl_schedule(text, path)
+        try:
+            lowered = lower_and_verify(schedule, LoweringOptions(runtime, placement or CallPlacement.BOTH))
+        except LoweringError as error:
+            raise error.of_file(path) from None
         note = "the schedule of TE-CCL was lowered"
         return Conversion(lowered.program, lowered.text, lowered.verdict, (note,), runtime)
     file = read_foreign(text, path, kind=kind, origin=origin)
@@ -94,7 +96,8 @@ def convert_and_verify(
             # Errors with the placement that the file names say more than those with a guessed one.
             guessed = placement is None and options.in_place and options.out_of_place and file.legacy
             refusals.setdefault(guessed, error)
-    raise refusals.get(False) or refusals.get(True) or ValueError("a file has no reading")
+    refusal = refusals.get(False) or refusals.get(True) or ValueError("a file has no reading")
+    raise refusal.of_file(path) if isinstance(refusal, LoweringError) else refusal
 
 
 def _convert_once(file: ForeignFile, path: str, options: ConvertOptions, verify: ProgramVerifier) -> Conversion:

@@ -127,14 +127,19 @@ def replan(old: Schedule, topology: Topology, options: Options, events: Events) 
     best = min((each for each in tried if each.schedule is not None), key=_time_us)
     if best.schedule is None:
         raise ValueError("a remedy without a schedule was chosen")
-    others = tuple(each.schedule for each in sorted(served, key=_time_us) if each is not best and each.schedule)
+    # On the machine's GPUs the program of the old schedule may be the fastest one, so it is lowered whatever the time.
+    served.sort(key=lambda each: (each.remedy is not Remedy.RETIMED, _time_us(each)))
+    others = tuple(each.schedule for each in served if each is not best and each.schedule)
+    kept = int(Remedy.RETIMED in [each.remedy for each in served if each is not best])
     if found is not None and best.remedy is Remedy.SEARCHED:
-        return Replanned(tuple(tried), best.remedy, replace(found, runners_up=(*found.runners_up, *others)))
+        runners_up = (*others[:kept], *found.runners_up, *others[kept:])
+        return Replanned(tuple(tried), best.remedy, replace(found, runners_up=runners_up, kept=kept))
     bound = found.bound if found is not None else bound
     proof = Proof.of(best.schedule.makespan_us, bound)
     origin = Origin("replan", "none", "", limits.seed, str(proof), bound.time_us, bound.reason, _finder(old))
     searched = () if found is None else (found.schedule, *found.runners_up)
-    chosen = Synthesis(best.schedule.with_origin(origin), bound, proof, "none", {}, (*others, *searched))
+    runners_up = (*others, *searched)
+    chosen = Synthesis(best.schedule.with_origin(origin), bound, proof, "none", {}, runners_up, kept)
     return Replanned(tuple(tried), best.remedy, chosen)
 
 

@@ -132,7 +132,7 @@ def damaged_machine(request: Request) -> tuple[Topology, Sketch | None]:
     topology, sketch = machine.topology, machine.sketch
     options = {"missing_ports": "--without-port", "slow_ports": "--slow-port"}
     with _named(missing="--without-link", slow="--slow-link", **options):
-        topology = degraded(topology, request.degradation)
+        topology = degraded(topology, request.degradation, is_whole=request.ranks is None)
     if request.ranks is not None:
         if sketch is not None:
             raise InputError("--ranks cannot be combined with a sketch, which is written for all ranks; leave one out")

@@ -221,7 +221,7 @@ def lower_under(
     synthesis = bounded_by_messages(synthesis, MAX_COUNT, over)
     schedules = unlike([synthesis.schedule, *synthesis.runners_up])[: PARAMS.most_schedules]
     lowering = _TrialLowering(options, profile, instances, fixed_chunks, over, stopped)
-    chosen = _choose(_trials(schedules, lowering), options, instances, over, stopped)
+    chosen = _choose(_trials(schedules, lowering, 1 + synthesis.kept), options, instances, over, stopped)
     if chosen.schedule is synthesis.schedule:
         return synthesis, chosen
     return chosen_instead(synthesis, chosen.schedule), chosen
@@ -271,8 +271,8 @@ def are_small(schedule: Schedule, size_bytes: float, number: int = 1) -> bool:
     return schedule.collective.chunk_bytes(size_bytes) / number < PARAMS.least_piece_bytes
 
 
-def _trials(schedules: Iterable[Schedule], lowering: _TrialLowering) -> list[Trial]:
-    """Trials of the schedules that can be lowered, of one at least; those that are slow by far are left out.
+def _trials(schedules: Iterable[Schedule], lowering: _TrialLowering, needed: int = 1) -> list[Trial]:
+    """Trials of the schedules that can be lowered, of one and of so many of the first at least; those that are slow by far are left out.
 
     Raises
     ------
@@ -282,8 +282,8 @@ def _trials(schedules: Iterable[Schedule], lowering: _TrialLowering) -> list[Tri
     trials: list[Trial] = []
     failure: LoweringError | None = None
     best_us = math.inf
-    for schedule in schedules:
-        if trials and lowering.over():
+    for place, schedule in enumerate(schedules):
+        if trials and place >= needed and lowering.over():
             break
         if schedule.makespan_us > PARAMS.hopeless * best_us:
             continue

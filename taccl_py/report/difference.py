@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from taccl_py.report.tables import plain_table
+from taccl_py.report.tables import first_rows_table
 from taccl_py.topology.difference import ComparedCosts, Difference
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-_MOST_ROWS = 64
 
 
 def difference_record(found: Sequence[Difference], tolerance: float) -> dict[str, Any]:
@@ -39,18 +37,21 @@ def _costs(costs: ComparedCosts | None) -> dict[str, float] | None:
 
 
 def difference_table(found: Sequence[Difference], title: str) -> Table:
-    """Table of the first differences."""
+    """Table of differences, with latencies where there are any."""
+    names = {"alpha_us": "alpha us", "beta_us_per_mb": "beta us/MB", "latency_us": "latency us"}
+    if not any(costs.latency_us for one in found for costs in (one.before, one.after) if costs is not None):
+        del names["latency_us"]
     rows = [
         (
             one.what,
             str(one.change),
             *(
                 f"{getattr(costs, name):.4g}" if costs is not None else ""
-                for name in ("alpha_us", "beta_us_per_mb")
+                for name in names
                 for costs in (one.before, one.after)
             ),
         )
-        for one in found[:_MOST_ROWS]
+        for one in found
     ]
-    columns = ("what", "change", "alpha us before", "after", "beta us/MB before", "after")
-    return plain_table(title, columns, rows)
+    columns = ("what", "change", *(column for word in names.values() for column in (f"{word} before", "after")))
+    return first_rows_table(title, columns, rows)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from taccl_py.measure.assemble import Fitted
-from taccl_py.report.tables import plain_table
+from taccl_py.report.tables import first_rows_table
 from taccl_py.units import format_size
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-_MOST_ROWS = 64
+_MOST_NAMED = 3
+_HIGH_RESIDUAL = 0.1  # root mean square of relative errors
 
 
 def fits_record(fitted: Fitted) -> dict[str, Any]:
@@ -46,7 +48,7 @@ def fits_record(fitted: Fitted) -> dict[str, Any]:
 
 
 def fits_table(fitted: Fitted) -> Table:
-    """Table of the first fits, a row for each line."""
+    """Table of fits, a row for each line."""
     rows = []
     for group in fitted.groups:
         for line in group.fit.lines:
@@ -57,7 +59,42 @@ def fits_table(fitted: Fitted) -> Table:
                 rate, f"{100 * line.residual:.2g} %", str(line.points), str(line.outliers),
             ))  # fmt: skip
     columns = ("links", "sizes", "alpha us", "beta us/MB", "GB/s", "residual", "samples", "outliers")
-    return plain_table("Fits", columns, rows[:_MOST_ROWS])
+    return first_rows_table("Fits", columns, rows)
+
+
+def fit_warnings(fitted: Fitted, size_bytes: int | None) -> list[str]:
+    """Sentences on lines that predict little: those for messages of a size (None: of the largest) are looked at."""
+    lines = [(group.name, group.fit.at(size_bytes)) for group in fitted.groups]
+    flat = [name for name, line in lines if line.beta_us_per_mb <= 0]
+    few = [name for name, line in lines if line.outliers > line.points]
+    found = []
+    if flat:
+        found.append(
+            f"times of links {_named(flat)} do not grow with the size, so that beta is 0 and any size is sent in the same "
+            "time; correct the samples, or measure larger messages"
+        )
+    if few:
+        found.append(
+            f"most samples of links {_named(few)} are outliers of the line that was fitted; correct them, or measure again"
+        )
+    worst = residual_warning(line.residual for _, line in lines)
+    return found + [f"{worst}; measure again, or name the sizes that matter with --size"] * bool(worst)
+
+
+def residual_warning(residuals: Iterable[float]) -> str:
+    """The beginning of a sentence where times are far from the lines that were fitted to them; empty where they are near."""
+    worst = max(residuals, default=0.0)
+    if worst < _HIGH_RESIDUAL:
+        return ""
+    return (
+        f"times are up to {100 * worst:.0f} % off the lines that were fitted to them (root mean square), so alpha and beta "
+        "predict no better"
+    )
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _with_error(value: float, error: float | None) -> str:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from taccl_py.report.tables import plain_table
+from taccl_py.report.tables import first_rows_table
 from taccl_py.units import format_ranks, natural_key
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"(?<![0-9])(0|[1-9][0-9]{0,8})(?![0-9])")
 
 _NODE_OF_RANK = ("node ", " rank ")
-_MOST_ROWS = 64
 
 
 def fold_names(names: Iterable[str]) -> list[tuple[str, int]]:
@@ -80,5 +79,4 @@ def ports_table(topology: Topology) -> Table:
             rows.append((name, str(count), str(links), f"{alpha_us:g}", f"{beta_us_per_mb:g}", rate))
     rows.sort(key=lambda row: natural_key(row[0]))
     columns = ("port", "ports", "links that share it", "alpha us", "beta us/MB", "GB/s")
-    title = f"Ports, {_MOST_ROWS} of {len(rows)} rows; --json shows all" if len(rows) > _MOST_ROWS else "Ports"
-    return plain_table(title, columns, rows[:_MOST_ROWS])
+    return first_rows_table("Ports", columns, rows)

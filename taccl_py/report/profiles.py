@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from taccl_py.measure.plan import ProfilePlan
 from taccl_py.measure.profiler import Profile
-from taccl_py.report.tables import plain_table
+from taccl_py.report.fits import residual_warning
+from taccl_py.report.tables import first_rows_table
 from taccl_py.units import natural_key
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-_MOST_ROWS = 64
-_HIGH_RESIDUAL = 0.1  # root mean square of relative errors
 
 
 def profile_record(found: Profile) -> dict[str, Any]:
@@ -52,14 +50,14 @@ def profile_tables(found: Profile) -> list[Table]:
         )
         for one in record["classes"]
     ]  # fmt: skip
-    tables = [plain_table("Links", ("for example", "links", "alpha us", "beta us/MB", "residual"), rows[:_MOST_ROWS])]
+    tables = [first_rows_table("Links", ("for example", "links", "alpha us", "beta us/MB", "residual"), rows)]
     ports = [
         (one["name"], str(one["links"]), f"{one['alpha_us']:.4g}", f"{one['beta_us_per_mb']:.4g}")
         for one in sorted(record["ports"], key=lambda port: natural_key(port["name"]))
     ]
     if ports:
         title = f"{len(ports)} ports"
-        tables.append(plain_table(title, ("port", "links that share it", "alpha us", "beta us/MB"), ports[:_MOST_ROWS]))
+        tables.append(first_rows_table(title, ("port", "links that share it", "alpha us", "beta us/MB"), ports))
     return tables
 
 
@@ -73,14 +71,11 @@ def profile_sentence(found: Profile) -> str:
     )
 
 
-def residual_warning(found: Profile) -> str:
+def profile_warning(found: Profile) -> str:
     """A sentence where times are far from the lines that were fitted to them; empty where they are near."""
-    worst = max((line.residual for line, _ in found.lines), default=0.0)
-    if worst < _HIGH_RESIDUAL:
-        return ""
-    return (
-        f"times are up to {100 * worst:.0f} % off the lines that were fitted to them (root mean square), so alpha and beta predict "
-        "no better: other work ran on the processors, or the transport changes with the size; measure an idle machine, or with "
+    warning = residual_warning(line.residual for line, _ in found.lines)
+    return warning and (
+        f"{warning}: other work ran on the processors, or the transport changes with the size; measure an idle machine, or with "
         "--largest for the sizes that matter"
     )
 

@@ -15,7 +15,7 @@ from taccl_py.jsonio import Fields, format_of, read_json, read_text
 from taccl_py.portfolio.swap import NOTES
 from taccl_py.profiles.model import NEUTRAL
 from taccl_py.report.tables import INDEX_FORMATS, PORTFOLIO_FORMAT, SUMMARY_FILE, SUMMARY_FORMAT
-from taccl_py.runtimes import RUNTIMES
+from taccl_py.runtimes import LEGACY, LEGACY_CONFIG, RUNTIMES
 from taccl_py.topology.machines import SHAPES
 
 
@@ -111,12 +111,15 @@ def read_runtime(path: Path) -> RuntimeFacts | None:
 def told_runtimes(paths: Iterable[Path], known: Collection[str] = RUNTIMES) -> set[str]:
     """Names of the runtimes, of those that are known, that algorithm files, or the files in folders, were made for.
 
-    Only the summaries of `taccl synth` beside them tell; one that cannot be read tells nothing.
+    The summaries of `taccl synth` beside them tell, of which one that cannot be read tells nothing, and the configuration of legacy MSCCL.
     """
     found = set()
     for path in paths:
         is_folder = os.path.isdir(path)
         folder = path if is_folder else path.parent
+        if os.path.isfile(folder / LEGACY_CONFIG):
+            found.add(LEGACY.name)
+            continue
         for summary in (folder / SUMMARY_FILE, *sorted((folder / NOTES).glob(f"*-{SUMMARY_FILE}"))):
             runtime, names = _told_runtime(summary)
             if runtime in known and (is_folder or path.name in names):

@@ -23,6 +23,8 @@ SUMMARY_FORMAT, PORTFOLIO_FORMAT, FRONT_FORMAT = "taccl-summary", "taccl-portfol
 _MOST_COUNTED = 20_000_000
 # Cells of more characters are texts, which may take several lines.
 _LONGEST_FIGURE = 24
+# Rows of a table of many like ones.
+_MOST_ROWS = 64
 # Wider than any table.
 _ANY_WIDTH = 100_000
 INDEX_FORMATS = (SUMMARY_FORMAT, PORTFOLIO_FORMAT, FRONT_FORMAT)
@@ -238,6 +240,12 @@ def plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def first_rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Table of the first rows, whose title says if there are more, which the command's ``--json`` has."""
+    more = f"{title}, {_MOST_ROWS} of {len(rows)} rows; --json shows all" if len(rows) > _MOST_ROWS else title
+    return plain_table(more, columns, rows[:_MOST_ROWS])
 
 
 def print_table(table: Table) -> None:

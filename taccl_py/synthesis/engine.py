@@ -169,6 +169,8 @@ class Synthesis:
         Wall-clock time of every stage.
     runners_up
         Schedules nearly as fast, for runtimes that cannot keep the best one's order.
+    kept
+        Runners-up, the first of them, that are lowered for a choice even if time is up: the user has them already.
     """
 
     schedule: Schedule
@@ -177,6 +179,7 @@ class Synthesis:
     solver: str
     stage_seconds: Mapping[str, float]
     runners_up: tuple[Schedule, ...] = ()
+    kept: int = 0
 
     @property
     def gap(self) -> float:

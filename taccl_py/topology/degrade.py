@@ -134,7 +134,7 @@ def _parted(text: str) -> tuple[str, float | None]:
     return name, number if 1e-9 <= number < 1 else None
 
 
-def degraded(topology: Topology, degradation: Degradation) -> Topology:
+def degraded(topology: Topology, degradation: Degradation, *, is_whole: bool = True) -> Topology:
     """Return the machine without what is missing and with what is slow, and with the symmetry that is left.
 
     The source says what was taken away. What is slow has a larger beta; alphas stay.
@@ -145,11 +145,14 @@ def degraded(topology: Topology, degradation: Degradation) -> Topology:
         The whole machine.
     degradation
         Faults.
+    is_whole
+        Whether every rank has to reach every other one, which is not needed for a process group of some of them.
 
     Raises
     ------
     InputError
-        If there is no such link or port, or if some rank cannot reach another any more; ``field`` is that of `Degradation`.
+        If there is no such link or port, one is slow and missing, or some rank cannot reach another any more; ``field`` is that of
+        `Degradation`.
     """
     words = degradation.words()
     if not words:
@@ -162,6 +165,8 @@ def degraded(topology: Topology, degradation: Degradation) -> Topology:
         links = [link for link in links if not choice.holds(link.src, link.dst)]
     for slow in degradation.slow:
         _require(topology, slow.links, "slow")
+        if not any(slow.links.holds(link.src, link.dst) for link in links):
+            raise InputError(f"{slow.links} is missing as well as slow; leave one of both out", field="slow")
         links = [
             replace(link, beta_us_per_mb=link.beta_us_per_mb / slow.share)
             if slow.links.holds(link.src, link.dst)
@@ -176,7 +181,8 @@ def degraded(topology: Topology, degradation: Degradation) -> Topology:
         source="; ".join(filter(None, [topology.source, f"declared: {', '.join(words)}"])),
     )  # fmt: skip
     try:
-        require_connected(machine)
+        if is_whole:
+            require_connected(machine)
     except InputError as error:
         field = "missing" if degradation.missing else "missing_ports"
         raise InputError(f"{error.what.partition(';')[0]} any more; leave other links", field=field) from None

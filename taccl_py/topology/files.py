@@ -30,7 +30,7 @@ from taccl_py.topology.template import (
     Side,
     instantiate,
 )
-from taccl_py.units import BYTES_PER_MB, MAX_COST_US, MAX_RANKS, MAX_SIZE_BYTES, MIN_COST_US
+from taccl_py.units import BYTES_PER_MB, MAX_COST_US, MAX_RANKS, MAX_SIZE_BYTES, MIN_COST_US, format_count
 
 FORMAT = "taccl-topology"
 VERSION = 1
@@ -79,7 +79,8 @@ def _machine(text: str, path: str, nodes: int | None) -> Topology:
         fields.build("links", lambda: require_connected(machine))
         if nodes is not None and nodes != machine.num_nodes:
             fields.fail(
-                "node_of", f"the machine has {machine.num_nodes} node(s) and cannot have {nodes}; leave the number out"
+                "node_of",
+                f"the machine has {format_count(machine.num_nodes, 'node')} and cannot have {nodes}; leave the number out",
             )
         return machine
     template = template_from_fields(fields)

@@ -62,7 +62,7 @@ def test_what_synth_made_for_a_runtime_is_checked_and_installed_for_it(taccl, fo
 
 
 @pytest.mark.usefixtures("two")
-def test_check_says_which_runtime_it_assumes_of_what_is_installed(taccl):
+def test_check_and_install_say_which_runtime_they_assume_of_what_is_installed(taccl):
     """Nothing but algorithm files may lie in the folder of a modern runtime; legacy MSCCL's has a configuration."""
     for runtime in REALLY:
         assert taccl("install", "in", "-o", runtime, "--runtime", runtime).code == 0
@@ -76,6 +76,9 @@ def test_check_says_which_runtime_it_assumes_of_what_is_installed(taccl):
         if runtime != "legacy":
             (name, *_) = sorted(Path(runtime).iterdir())
             assert guess in taccl("check", name).out
+        again = taccl("install", runtime, "-o", f"again-{runtime}")
+        assert (guess in again.err) == (runtime != "legacy")
+        assert f"for {'legacy' if runtime == 'legacy' else 'executor'}; allgather" in again.err
 
 
 def test_files_for_several_runtimes_need_a_name(taccl, refuse):

@@ -311,6 +311,15 @@ def test_synthesis_goes_around_links_that_are_missing(taccl, refuse):
     refuse(2, ["--slow-port", "'nic'"], "synth", "ndv4", "allgather", "--slow-port", "nic")
 
 
+def test_a_group_needs_no_rank_outside_of_it(taccl, refuse):
+    """What is cut off counts for groups that hold it: 0.5 us and 20 us/MB for the half MB that each of ranks 0 and 1 lacks."""
+    cut = ("--without-link", "2-3", "--size", "1MB", "--json")
+    (row,) = taccl("bound", "mesh:4", "allgather", "--ranks", "0-1", *cut).json["results"]
+    assert row["bound_us"] == pytest.approx(10.5)
+    refuse(2, ["--without-link", "rank 3 cannot be reached"], "bound", "mesh:4", "allgather", *cut)
+    refuse(3, ["leads from rank 2 to rank 3"], "bound", "mesh:4", "allgather", "--ranks", "2-3", *cut)
+
+
 def test_samples_become_a_topology_with_its_errors_told(taccl, refuse, folder):
     rows = [
         f"{a},{b},{size},{3 + size / 50_000}"
@@ -333,6 +342,37 @@ def test_samples_become_a_topology_with_its_errors_told(taccl, refuse, folder):
     refuse(2, ["none.csv"], "topo", "fit", "none.csv")
     (folder / "one.csv").write_text("src,dst,size_bytes,time_us\n0,1,8,1\n")
     refuse(2, ["one.csv", "0->1", "at least two"], "topo", "fit", "one.csv")
+
+
+def test_fit_warns_of_samples_that_no_line_predicts(taccl, folder):
+    """0->1 takes 4 us whatever its size; 1->0 10, 40 and 10 us, from which the best line, which is level, is far off."""
+    rows = ["src,dst,size_bytes,time_us", "0,1,1000,4", "0,1,1000000,4", "0,1,2000000,4"]
+    (folder / "level.csv").write_text("\n".join([*rows, "1,0,1000,4", "1,0,1000000,14", "1,0,2000000,24"]) + "\n")
+    ended = taccl("topo", "fit", "level.csv")
+    assert ended.code == 0
+    assert ended.err.count("warning") == 1
+    assert "links 0->1 do not grow with the size" in ended.err
+    (folder / "wild.csv").write_text("\n".join([*rows, "1,0,1000,10", "1,0,1000000,40", "1,0,2000000,10"]) + "\n")
+    ended = taccl("topo", "fit", "wild.csv", "--json")
+    assert "links 0->1" in ended.err
+    assert "% off the lines" in ended.err
+    assert len(ended.json["fits"]) == 2
+
+
+def test_tables_of_many_rows_say_that_there_are_more(taccl):
+    """ndv4 and ndv5 differ in 56 links and 16 ports."""
+    table = taccl("topo", "diff", "ndv4", "ndv5")
+    assert "72 differences, 0 for the worse, 64 of 72 rows; --json shows all" in table.out
+    assert len(taccl("topo", "diff", "ndv4", "ndv5", "--json").json["differences"]) == 72
+
+
+def test_a_difference_in_latency_is_seen(taccl):
+    """Routers of a ring of 4 take 0.1 us for the second hop, or 0.3; direct links have none."""
+    table = taccl("topo", "diff", "ring:4,routed", "ring:4,routed,hop_us=0.3").out
+    assert "latency us before" in table
+    assert "0->2" in table
+    assert "0.3" in table
+    assert "latency" not in taccl("topo", "diff", "ring:4", "ring:4,alpha_us=1").out
 
 
 def test_fit_infers_the_port_that_flows_shared(taccl, folder):

@@ -132,7 +132,9 @@ def test_pairs_without_a_rate_beside_pairs_with_one_are_not_joined(imported):
 
 
 def test_rates_that_are_all_unknown_tell_nothing(imported):
-    found = imported(dumps.amd_full(8, lambda i: i // 4) + dumps.amd_table("NUMA BW TABLE:", ["GPU0"], lambda *_: ""))
+    found = imported(
+        dumps.amd_full(8, lambda i: i // 4) + "\n" + dumps.amd_table("NUMA BW TABLE:", ["GPU0"], lambda *_: "")
+    )
     assert (len(found.template.links), set(rates(found.template).values())) == (56, {48.0})
     every = {(a, b) for a in range(8) for b in range(a + 1, 8)}
     assert len(imported(dumps.amd_smi_rates(rate="0-0", links=every)).template.links) == 56

@@ -188,6 +188,20 @@ def test_amd_texts_state_links_and_sometimes_rates(imported):
     assert list(rates(imported("amd-smi").template).values()) == [pytest.approx(50)] * 12
 
 
+def test_the_note_of_a_guess_states_the_rate_that_counts(imported):
+    (guessed,), (stated,) = (imported(name).notes for name in ("rocm-smi", "amd-smi"))
+    assert (
+        guessed == "the GPU is a guess by its 1 xGMI link: mi210, 36 GB/s a link; if it is another, name it with --gpu"
+    )
+    assert "mi210, and rates of links are those of the file; if" in stated
+
+
+@pytest.mark.parametrize(("name", "gpu", "known"), [("smi-dgx1", "mi300x", "v100"), ("rocm-smi", "h100", "mi210")])
+def test_a_gpu_of_another_maker_is_refused(imported, name, gpu, known):
+    with pytest.raises(InputError, match=f"--gpu: {gpu} is no GPU of the matrix of .*{known}.* leave it out"):
+        imported(name, gpu=gpu)
+
+
 def test_edges_to_switches_become_ports(imported):
     machine = imported("networkx").topology
     (index,) = machine.links_between[0, 3]
@@ -277,6 +291,8 @@ MALFORMED = {
     ),
     "cut table": (dumps.amd_smi()[:500].rsplit("\n", 1)[0], "row", "cells"),
     "one way": (dumps.rocm_smi().replace("XGMI", "PCIE", 1), "row GPU1, column GPU0", "one direction"),
+    "no link types": (dumps.rocm_smi_weights().split("===== Link Type")[0], "no table of link types", "rocm-smi --showtopo"),
+    "odd numa node": (dumps.rocm_smi().replace("Numa Node: 1", "Numa Node: x"), "Numa Node of GPU", "'x'"),
     "unknown json": ("{}", "neither a networkx graph", "TACCL"),
     "our own": ('{"format": "taccl-topology"}', "already", "as it is"),
     "no rate": (json.dumps(dumps.networkx_leaf_spine()).replace("bandwidth_gbps", "rate"), "links.0", "missing"),

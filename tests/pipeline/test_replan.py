@@ -79,11 +79,21 @@ def test_a_wrong_remedy_leaves_the_others(monkeypatch):
     assert verify_schedule(found.synthesis.schedule) == ()
 
 
+def test_the_old_schedule_is_the_first_to_be_lowered_beside_the_answer():
+    """With a tenth of the bandwidth between 0 and 1 their shards go over others."""
+    old = by_templates("full:4", Kind.ALLGATHER)
+    slow = degraded(old.topology, Degradation(slow=(SlowLink(LinkChoice(0, 1), 0.1),)))
+    found = replan(old, slow, options(), Events())
+    assert found.remedy is not Remedy.RETIMED
+    assert found.synthesis.kept == 1
+    assert found.synthesis.runners_up[0] is remedies(found)[Remedy.RETIMED].schedule
+
+
 def test_without_time_the_old_schedule_goes_on():
     old = direct("full:3")
     slow = degraded(old.topology, Degradation(slow=(SlowLink(LinkChoice(0, 1), 0.5),)))
     found = replan(old, slow, Options(limits=Limits(seconds=0.0, workers=1)), Events())
-    assert found.remedy is Remedy.RETIMED
+    assert (found.remedy, found.synthesis.kept) == (Remedy.RETIMED, 0)
     assert remedies(found)[Remedy.SEARCHED].reason == "no time was left"
 
 

@@ -179,6 +179,15 @@ def test_a_runner_up_that_is_faster_under_the_profile_wins():
     assert best.schedule.messages == ring.messages
 
 
+@pytest.mark.parametrize("kept", [0, 1])
+def test_what_the_user_has_already_is_lowered_even_if_time_is_up(kept):
+    """All pairs have the faster program, and the ring comes first."""
+    direct = exchange(Kind.ALLGATHER, 1 << 16)
+    found = Synthesis(_ring(1 << 16), Bound(1.0, "made up"), Proof.FEASIBLE, "none", {}, (direct,), kept)
+    _, chosen = lower_under(found, RCCL, MI300X, None, over=lambda: True)
+    assert (chosen.schedule is direct) == bool(kept)
+
+
 def _ring(size_bytes):
     topology = load_topology("mi300x")
     collective = Collective(Kind.ALLGATHER, 8)

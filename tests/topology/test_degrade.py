@@ -71,6 +71,12 @@ def test_a_link_that_is_not_there_cannot_be_missing() -> None:
     assert error.value.field == "missing"
 
 
+def test_a_link_is_not_both_missing_and_slow() -> None:
+    with pytest.raises(InputError, match="0-1 is missing as well as slow; leave one of both out") as error:
+        degraded(load_topology("dgx1"), Degradation((parse_link("0-1"),), (parse_slow_link("0-1:0.5"),)))
+    assert error.value.field == "slow"
+
+
 def test_a_machine_that_falls_apart_is_refused() -> None:
     with pytest.raises(InputError, match="rank 2 cannot be reached from rank 0 any more"):
         degraded(formula_topology("mesh:3"), Degradation((parse_link("1-2"),)))
