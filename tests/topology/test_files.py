@@ -217,7 +217,7 @@ def test_the_size_that_costs_were_measured_with_is_read_and_written(write_json: 
 def test_expanded_form_may_be_asked_for_with_the_nodes_that_it_has(write_json: WriteJson) -> None:
     path = write_json(EXPANDED)
     assert read_topology(path, 2) == read_topology(path)
-    with pytest.raises(InputError, match=r"node_of: the machine has 2 node\(s\) and cannot have 3"):
+    with pytest.raises(InputError, match="node_of: the machine has 2 nodes and cannot have 3"):
         read_topology(path, 3)
 
 
