@@ -55,7 +55,8 @@ class Params:
         16 instead of 4 ReduceScatter 415 -> 321 us, AllToAll 261 -> 241.
     least_piece_bytes, most_messages
         Pieces have so many bytes at least, and schedules of pieces so many messages at most: an operation of Simple costs what some
-        32 KiB take, and several instances share a piece. Guess.
+        32 KiB take, and several instances share a piece. Measured: two mi300x, AllReduce of 64 MiB, with up to 4000 messages instead of 1500
+        921 -> 528 us, and 18 instead of 12 s in all.
     most_joined_messages
         Messages of a schedule up to which `joined` is tried, as it takes seconds. Guess.
     most_schedules
@@ -73,7 +74,7 @@ class Params:
     least_cell_bytes: int = 16
     pieces: tuple[int, ...] = (1, 2, 4, 8, 16)
     least_piece_bytes: float = 65536.0
-    most_messages: int = 1500
+    most_messages: int = 4000
     most_joined_messages: int = 600
     most_schedules: int = 8
     hopeless: float = 1.5
