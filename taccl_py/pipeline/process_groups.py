@@ -160,13 +160,11 @@ def synthesize_groups(
     crowded = _crowded(machine, tasks)
     if found.gap <= _WORTH_ROOM or len(inside) < len(tasks) or crowded == machine:
         return found
-    for engine in (request.engine,) if request.engine else _ROOMY:
+    for quick in _ROOMY[:1] if request.engine else _ROOMY:
         options = replace(request.options, limits=request.options.limits.within(deadline.left))
-        asked = replace(
-            request, topology=crowded, nodes=None, degradation=Degradation(), options=options, engine=engine
-        )
+        asked = replace(request, topology=crowded, nodes=None, degradation=Degradation(), options=options)
         with suppress(Infeasible, LimitReached):
-            own = _own_members(crowded, asked, groups, tasks, events, relay=False)
+            own = _own_members(crowded, asked, groups, tasks, events, relay=False, quick=quick)
             plans.append([member.on(machine) for member in own if member is not None])
     return _verified(machine, tasks, plans, bound)
 
@@ -190,12 +188,12 @@ def _crowded(machine: Topology, tasks: Sequence[GroupTask]) -> Topology:
     return replace(machine, links=links, ports=ports, symmetry=(), switches=())
 
 
-def _request(request: Request, group: AskedGroup) -> Request:
-    """Request of one group with a collective."""
+def _request(request: Request, group: AskedGroup, quick: str = _QUICK) -> Request:
+    """Request of one group with a collective; without an engine by `quick`, or by auto if that one does not know the collective."""
     kind = group.what if isinstance(group.what, Kind) else request.kind
     root = request.root if group.root is None and kind in ROOTED else group.root or 0
     size = request.size_bytes if group.size_bytes is None else group.size_bytes
-    engine = request.engine or (_QUICK if kind in ROUTED else _ANY)
+    engine = request.engine or (quick if kind in ROUTED else _ANY)
     return replace(request, ranks=group.ranks, kind=kind, size_bytes=size, root=root, engine=engine)
 
 
@@ -248,6 +246,7 @@ def _own_members(
     events: Events,
     *,
     relay: bool,
+    quick: str = _QUICK,
 ) -> list[GroupMember | None]:
     """Schedule of each group over its own ranks alone; None where these have no paths, if data may pass through others."""
     seen = [machine.subset(task.ranks) for task in tasks]
@@ -263,7 +262,7 @@ def _own_members(
             if isinstance(task.what, DataDemand):
                 schedule = synthesize_demand(seen[number], task.what, request.options.limits, events).schedule
             else:
-                schedule = synthesize(_request(request, group), events).schedule
+                schedule = synthesize(_request(request, group, quick), events).schedule
         except Infeasible:
             if not relay:
                 raise

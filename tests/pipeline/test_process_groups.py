@@ -176,6 +176,14 @@ def test_a_demand_for_another_number_of_ranks_is_refused():
         together(full(4), [AskedGroup((0, 1, 2), demand), AskedGroup((0, 1))])
 
 
+def test_groups_that_share_ranks_may_ask_for_a_collective_that_quick_engines_do_not_know():
+    groups = [AskedGroup((0, 1, 2), Kind.GATHER, MB, 0), AskedGroup((0, 1, 3))]
+    machine = ring(4)
+    found = together(machine, groups)
+    assert found.makespan_us <= found.one_after_another_us
+    assert verify_together(machine, parts_of(found)) == ()
+
+
 @st.composite
 def drawn_groups(draw):
     """A small machine and two or three groups on it: collectives and demands of sums and copies, with starts."""
