@@ -25,8 +25,10 @@ os.environ["TACCL_CACHE_DIR"] = ""
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# How long an example takes says something of the computer and of what else it does, and nothing about what is tested.
-settings.register_profile("taccl", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes says something of the computer and of what else it does, and nothing about what is tested. Examples are
+# the same in each run, so that a commit passes or fails; `--hypothesis-profile explore` draws others each time.
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("taccl", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("taccl")
 
 
