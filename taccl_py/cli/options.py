@@ -194,6 +194,15 @@ def inside_option(default: str) -> Callable[[F], F]:
     return click.option("--inside", type=click.Choice([str(medium) for medium in Medium]), default=None, help=words)
 
 
+def near_nics_option(default: str) -> Callable[[F], F]:
+    """Option ``--near-nics`` of commands that make topologies, with a sentence that says the default."""
+    words = (
+        "NICs write into the memory of GPUs themselves (GPUDirect RDMA), over PCIe switches alone (NCCL's paths PIX and PXB): "
+        f"then LL128 is for several nodes too. {default}"
+    )
+    return click.option("--near-nics", is_flag=True, help=words)
+
+
 def runtime_profile_option(command: F) -> F:
     """Option ``--runtime-profile``: name or file of a runtime profile, or ``auto``; see `chosen_profile`."""
     return click.option(

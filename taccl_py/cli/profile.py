@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from taccl_py.cli.options import SIZE, UNPROBED_OUTPUT, echo_json, inside_option, json_option
+from taccl_py.cli.options import SIZE, UNPROBED_OUTPUT, echo_json, inside_option, json_option, near_nics_option
 from taccl_py.cli.progress import counted_down
 from taccl_py.errors import InputError, InvalidArtifact, TacclError, Violation
 from taccl_py.jsonio import canonical_json, require_writable, write_atomically
@@ -70,6 +70,7 @@ _LEAST_US = 5_000.0  # of all runs of an experiment on a real machine: a few tur
     help="Number of ranks of an unknown machine, for --plan.",
 )
 @inside_option("Default: that of the emulated machine, else unknown.")
+@near_nics_option("Default: that of the emulated machine, else no.")
 @click.option(
     "--largest",
     type=SIZE,
@@ -355,7 +356,9 @@ def _measure(
         found = measure(counted, all_pairs=values["all_pairs"], largest_bytes=values["largest"])
     except Stopped:
         raise KeyboardInterrupt from None
-    return replace(found, topology=replace(found.topology, inside=_inside(values["inside"], truth)))
+    near_nics = values["near_nics"] or (truth is not None and truth.near_nics)
+    topology = replace(found.topology, inside=_inside(values["inside"], truth), near_nics=near_nics)
+    return replace(found, topology=topology)
 
 
 def _inside(asked: str | None, truth: Topology | None) -> Medium:

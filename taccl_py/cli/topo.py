@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from taccl_py.cli.options import OUTPUT, SIZE, echo_json, gpu_option, inside_option, json_option
+from taccl_py.cli.options import OUTPUT, SIZE, echo_json, gpu_option, inside_option, json_option, near_nics_option
 from taccl_py.discover.formats import DumpFormat
 from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.jsonio import canonical_json, read_text, write_atomically
@@ -110,6 +111,7 @@ def show_command(name: str, nodes: int | None, sketch: str, output: Path | None,
     "For the texts of nvidia-smi, rocm-smi and amd-smi, which name no rates; auto guesses by the links and says so."
 )
 @inside_option("Default: as the files say, unknown where they do not (networkx, TE-CCL).")
+@near_nics_option("Default: as dumps of NCCL say, else no.")
 @click.option("--name", default="", help="Name of the topology; default: that of the first file.")
 @click.option("-o", "--output", type=OUTPUT, default=None, help="Topology file to write.")
 @json_option
@@ -137,7 +139,10 @@ def import_command(files: tuple[Path, ...], output: Path | None, as_json: bool, 
     given = DumpFormat(values["given"]) if values["given"] else None
     gpu = values["gpu"].name if values["gpu"] is not None else ""
     inside = Medium(values["inside"]) if values["inside"] else None
-    found = import_machine(files, name=values["name"], nodes=values["nodes"], given=given, gpu=gpu, inside=inside)
+    found = import_machine(
+        files, name=values["name"], nodes=values["nodes"], given=given, gpu=gpu, inside=inside,
+        near_nics=values["near_nics"],
+    )  # fmt: skip
     for note in found.notes:
         click.echo(f"note: {note}", err=True)
     if output is not None:
@@ -166,6 +171,7 @@ def import_command(files: tuple[Path, ...], output: Path | None, as_json: bool, 
     "--size", type=SIZE, default=None, help="Message size whose line counts where it breaks; default: the largest."
 )
 @inside_option("Default: unknown.")
+@near_nics_option("Default: no.")
 @click.option("--name", default="", help="Name of the topology; default: that of the first file.")
 @click.option("-o", "--output", type=OUTPUT, default=None, help="Topology file to write.")
 @json_option
@@ -196,6 +202,7 @@ def fit_command(files: tuple[Path, ...], output: Path | None, as_json: bool, **v
             grouping=Grouping(values["by"]), size_bytes=values["size"],
             inside=Medium(values["inside"] or Medium.UNKNOWN),
         )  # fmt: skip
+        fitted = replace(fitted, topology=replace(fitted.topology, near_nics=values["near_nics"]))
     except InputError as error:
         if error.field in ("ranks", "nodes"):
             raise InputError(error.what, path="command line", field=f"--{error.field}") from None
@@ -295,6 +302,10 @@ def _show(topology: Topology) -> None:
     if topology.inside is Medium.UNKNOWN and topology.num_nodes < topology.num_ranks:
         click.echo(
             "inside: unknown, so protocol LL128 is not chosen; the field inside of the file says what joins the ranks"
+        )
+    elif topology.inside is Medium.NVLINK and not topology.keeps_stores_whole:
+        click.echo(
+            "NICs: not known to be near, so protocol LL128 is not chosen between nodes; the field near_nics of the file says that they are"
         )
     kinds: dict[tuple[bool, float, float, float], list[int]] = {}
     for index, link in enumerate(topology.links):

@@ -127,6 +127,7 @@ def import_machine(
     given: DumpFormat | None = None,
     gpu: str = "",
     inside: Medium | None = None,
+    near_nics: bool = False,
 ) -> Imported:
     """Return the machine that files of other tools describe.
 
@@ -144,6 +145,8 @@ def import_machine(
         GPU model (`taccl_py.discover.gpus.GPU_MODELS`), for texts that name no rates.
     inside
         Medium that joins the GPUs of a server; None: as the files say, unknown where they do not.
+    near_nics
+        True if NICs write into the memory of GPUs over PCIe switches alone, whatever the files say.
 
     Raises
     ------
@@ -164,14 +167,17 @@ def import_machine(
     whole = [path for path, form in zip(paths, formats, strict=True) if form not in _SERVERS]
     if whole and len(whole) == len(paths):
         topology = _whole(texts[0], paths, formats[0], name, nodes, gpu)
-        topology = replace(topology, inside=inside or topology.inside, gpu=gpu)
+        topology = replace(
+            topology, inside=inside or topology.inside, gpu=gpu, near_nics=near_nics or topology.near_nics
+        )
         return Imported(topology, None, formats, (_SCCL_UNIT,) if formats[0] is DumpFormat.SCCL and not gpu else ())
     if whole:
         raise InputError("is a whole machine, the other files are servers; import it alone", path=str(whole[0]))
     boxes = _read_boxes(texts, paths, formats, gpu)
     servers = [_server(box, path, form, name, gpu) for box, path, form in boxes]
-    if inside is not None:
-        servers = [replace(server, inside=inside) for server in servers]
+    servers = [
+        replace(server, inside=inside or server.inside, near_nics=near_nics or server.near_nics) for server in servers
+    ]
     notes = [box.guess for box, _, _ in boxes if box.guess] + [_TRAYS] * (len(boxes) < len(paths))
     if (nodes or 1) > 1 and formats[0] is DumpFormat.NCCL and is_tray(_root(texts[0], str(paths[0]), "system")):
         notes.append(_APART)

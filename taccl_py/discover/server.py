@@ -67,11 +67,12 @@ class GpuLink:
 
 @dataclass(frozen=True, slots=True)
 class NetPort:
-    """A network port: the NIC device that it belongs to, its rate, and the latency that its driver states."""
+    """A network port: the NIC device that it belongs to, its rate, the latency that its driver states, and whether it has GPUDirect RDMA."""
 
     device: str
     gbps: float
     latency_us: float = 0.0
+    gpudirect: bool = False
 
 
 @dataclass
@@ -165,7 +166,7 @@ def node_of_box(box: Box, name: str, description: str, source: str) -> NodeTempl
         switches = (_switch(box),)
     node = NodeTemplate(
         name, description, source, len(box.gpus), tuple(links), switches, tuple(nics), ports,
-        inside=_inside(box, bool(pci_links)), gpu=box.model,
+        inside=_inside(box, bool(pci_links)), gpu=box.model, near_nics=_are_near(box, paths),
     )  # fmt: skip
     node = prune_ports(node)
     return replace(node, symmetry=node_symmetry(node))
@@ -291,6 +292,15 @@ def _nics(box: Box, paths: dict[str, dict[str, _DevicePath]]) -> list[Nic]:
         cost = AlphaBeta(NETWORK_ALPHA_US + port.latency_us, 1000 / port.gbps)
         nics.append(Nic(f"net{number}", served, cost, via))
     return nics
+
+
+def _are_near(box: Box, paths: dict[str, dict[str, _DevicePath]]) -> bool:
+    """True if every GPU's nearest NICs write into its memory themselves, and without a CPU between."""
+    return bool(box.nets) and all(
+        box.nets[net].gpudirect and DeviceKind.CPU not in paths[gpu][box.nets[net].device].passed
+        for gpu in box.gpus
+        for net in _nearest(box, paths[gpu])
+    )
 
 
 def _nearest(box: Box, paths: dict[str, _DevicePath]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
@@ -34,6 +34,9 @@ from taccl_py.topology.model import Medium
 # NCCL's and RCCL's names of paths between two GPUs (``graph/topo.cc``): NVB passes one other GPU.
 _NVLINK_PATHS = ("LOC", "NVL", "NVB", "XGMI")
 _PCIE_PATHS = ("C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS")
+# Paths over PCIe switches alone between GPUs and NICs that write into their memory; without GPUDirect RDMA NCCL says PHB.
+_NEAR_PATHS = ("PIX", "PXB")
+_EFA = ("efa", "rdmap")  # names of NICs that do not keep the bytes of a store together
 _NVSWITCH, _CPU = "0x068000", "0x068001"
 _FABRIC = re.compile(r"f+:f+:f+\.[0-9a-f]")  # the bus that NCCL writes for a switch
 _MBITS_PER_GBPS = 8000
@@ -153,7 +156,8 @@ def read_graph_dump(root: Element, path: str) -> Box:
     """Server of a graph dump: links that its channels use, with the rates that the search gave them.
 
     Links that no channel uses are not in it. Of several graphs that use a link the one with the highest rate counts. What joins
-    the GPUs is the worst ``typeintra`` of graphs with channels, NVLink up to a path over one other GPU (``NVB``), as for LL128.
+    the GPUs is the worst ``typeintra`` of graphs with channels, NVLink up to a path over one other GPU (``NVB``), as for LL128; so
+    it is with ``typeinter`` and NICs, up to several PCIe switches (``PXB``).
 
     Parameters
     ----------
@@ -171,7 +175,7 @@ def read_graph_dump(root: Element, path: str) -> Box:
     rates: dict[tuple[str, str], float] = {}
     net_rates: dict[str, float] = {}
     beside: dict[str, dict[str, None]] = {}
-    media = []
+    media, near = [], True
     for graph in root.iter("graph"):
         if any(len(channel.findall("gpu")) > 1 for channel in graph.iter("channel")):
             media.append(_medium(graph.get("typeintra", "")))
@@ -187,6 +191,7 @@ def read_graph_dump(root: Element, path: str) -> Box:
             pairs = list(dict.fromkeys(pairs if ring else pairs + [(b, a) for a, b in pairs]))
             for pair in pairs:
                 graph_rates[pair] = graph_rates.get(pair, 0.0) + reader.rate(graph, "speedintra")
+            near = near and (not nets or graph.get("typeinter") in _NEAR_PATHS)
             for net in dict.fromkeys(nets):
                 graph_nets[net] = graph_nets.get(net, 0.0) + reader.rate(graph, "speedinter")
                 beside.setdefault(net, {}).update(dict.fromkeys([gpus[0], gpus[-1]] if gpus else []))
@@ -195,6 +200,7 @@ def read_graph_dump(root: Element, path: str) -> Box:
         rates = {pair: max(rates.get(pair, 0.0), graph_rates.get(pair, 0.0)) for pair in {**rates, **graph_rates}}
         net_rates = {n: max(net_rates.get(n, 0.0), graph_nets.get(n, 0.0)) for n in {**net_rates, **graph_nets}}
     box = _graph_box(rates, net_rates, beside, path)
+    box.nets = [replace(net, gpudirect=near) for net in box.nets]
     box.inside = max(media, key=list(Medium).index, default=Medium.UNKNOWN)
     return box
 
@@ -295,6 +301,9 @@ class _TopologyDump(_DumpAttributes):
             self._gpu_links(found)
         models = {self._model(found.element) for found in self._gpus}
         self.box.model = models.pop() if len(models) == 1 else ""
+        if any(found.element.get("gcn") for found in self._gpus):
+            # RCCL itself uses LL128 between nodes of MI200 alone (``graph/tuning.cc``).
+            self.box.nets = [replace(net, gpudirect=False) for net in self.box.nets]
         return self.box
 
     def _read_one(self, root: Element, number: int) -> None:
@@ -393,7 +402,9 @@ class _TopologyDump(_DumpAttributes):
             self._guids.add(guid)
             speed = self.number(net, "speed", 0.0) if not net.get("speed", "").startswith("-") else 0.0
             latency_us = self.number(net, "latency", 0.0)
-            self.box.nets.append(NetPort(device, speed / _MBITS_PER_GBPS or DEFAULT_NET_GBPS, latency_us))
+            gpudirect = net.get("gdr") == "1" and not net.get("name", "").startswith(_EFA)
+            gbps = speed / _MBITS_PER_GBPS or DEFAULT_NET_GBPS
+            self.box.nets.append(NetPort(device, gbps, latency_us, gpudirect))
 
     def _join_local(self) -> None:
         """Join switches of one card; each of the two may name the other."""

@@ -73,8 +73,7 @@ def choose_protocol(
 def possible_protocols(topology: Topology, kind: Kind | None) -> tuple[Protocol, ...]:
     """Protocols that are right for a collective on a machine: those that hang, or could tear data, are left out."""
     possible = [Protocol.LL]
-    if topology.num_nodes == 1 and topology.inside is Medium.NVLINK:
-        # Its 128-byte stores must arrive unbroken, which PCIe and networks do not promise.
+    if topology.keeps_stores_whole:
         possible.append(Protocol.LL128)
     if not (_has_network(topology) and kind in (Kind.BROADCAST, Kind.REDUCE)):
         possible.append(Protocol.SIMPLE)

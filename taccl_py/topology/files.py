@@ -156,8 +156,9 @@ def topology_to_json(topology: Topology) -> dict[str, Any]:
     }
 
 
-def _kinds_to_json(machine: Topology | NodeTemplate) -> dict[str, str]:
-    return {"inside": str(machine.inside)} | ({"gpu": machine.gpu} if machine.gpu else {})
+def _kinds_to_json(machine: Topology | NodeTemplate) -> dict[str, str | bool]:
+    gpu = {"gpu": machine.gpu} if machine.gpu else {}
+    return {"inside": str(machine.inside), **gpu, **({"near_nics": True} if machine.near_nics else {})}
 
 
 def _gpu(fields: Fields) -> str:
@@ -218,11 +219,13 @@ def topology_from_fields(fields: Fields) -> Topology:
     if fields.boolean("chunk_costs", False):  # as earlier versions wrote of TACCL profiles
         measured = BYTES_PER_MB
     switches = tuple(_expanded_switch(item, len(node_of)) for item in fields.objects("switches", []))
-    inside, gpu = _inside(fields), _gpu(fields)
+    inside, gpu, near_nics = _inside(fields), _gpu(fields), fields.boolean("near_nics", False)
     fields.finish()
     topology: Topology = fields.build(
         "",
-        lambda: Topology(name, source, node_of, tuple(ports), tuple(links), symmetry, measured, switches, inside, gpu),
+        lambda: Topology(
+            name, source, node_of, tuple(ports), tuple(links), symmetry, measured, switches, inside, gpu, near_nics
+        ),
     )
     return topology
 
@@ -307,14 +310,14 @@ def template_from_fields(fields: Fields) -> NodeTemplate:
     nics = tuple(_nic(item, num_ranks, known) for item in node.objects("nics", []))
     links = _node_links(node, num_ranks, known)
     symmetry = _permutations(node, num_ranks)
-    inside, gpu = _inside(node), _gpu(node)
+    inside, gpu, near_nics = _inside(node), _gpu(node), node.boolean("near_nics", False)
     node.finish()
     _check_names(node, ports, switches, nics)
     _check_use(node, ports, links, nics)
     network = _network(fields, bool(nics))
     fields.finish()
     return NodeTemplate(
-        name, description, source, num_ranks, links, switches, nics, ports, symmetry, network, inside, gpu
+        name, description, source, num_ranks, links, switches, nics, ports, symmetry, network, inside, gpu, near_nics
     )
 
 

@@ -136,6 +136,8 @@ class Topology:
         Medium that joins the ranks of a node. Times are those of links and ports; protocols of runtimes depend on it.
     gpu
         Model of the GPUs, such as ``a100``; empty if unknown. Runtime profiles depend on it.
+    near_nics
+        True if NICs write into the memory of GPUs themselves, over PCIe switches alone. Protocols depend on it.
 
     Raises
     ------
@@ -153,6 +155,7 @@ class Topology:
     switches: tuple[Switch, ...] = ()
     inside: Medium = Medium.UNKNOWN
     gpu: str = ""
+    near_nics: bool = False
 
     def __post_init__(self) -> None:
         """Sort the links and check that everything refers to something."""
@@ -297,6 +300,14 @@ class Topology:
         alpha_us, beta_us_per_mb = self.resource_cost[resource]
         return alpha_us + beta_us_per_mb * size_bytes / BYTES_PER_MB
 
+    @property
+    def keeps_stores_whole(self) -> bool:
+        """True if stores of 128 bytes arrive whole everywhere, as protocol LL128 needs and PCIe between GPUs and NICs behind CPUs do not promise.
+
+        Between nodes that is NCCL's own rule (``graph/tuning.cc`` of 2.30.7): paths up to ``PXB``, with GPUDirect RDMA.
+        """
+        return self.inside is Medium.NVLINK and (self.num_nodes == 1 or self.near_nics)
+
     def default_bytes(self, chunks_per_size: int) -> int:
         """Size of a collective, as nccl-tests counts it, where none is given: chunks as they were measured, else 1 MB."""
         return BYTES_PER_MB if self.measured_chunk_bytes is None else self.measured_chunk_bytes * chunks_per_size
@@ -312,7 +323,7 @@ class Topology:
         switches = tuple(Switch(one.name, one.ranks, one.reduce, one.multicast) for one in self.switches)
         return Topology(
             self.name, self.source, self.node_of, self.ports, links, self.symmetry, self.measured_chunk_bytes, switches,
-            self.inside, self.gpu,
+            self.inside, self.gpu, self.near_nics,
         )  # fmt: skip
 
     def reversed_link(self) -> tuple[int, ...]:
@@ -358,7 +369,7 @@ class Topology:
         return Topology(
             self.name, self.source, tuple(nodes[self.node_of[r]] for r in ranks),
             tuple(self.ports[port] for port in used), links, symmetry, self.measured_chunk_bytes, switches,
-            self.inside, self.gpu,
+            self.inside, self.gpu, self.near_nics,
         )  # fmt: skip
 
 

@@ -188,6 +188,8 @@ class NodeTemplate:
         Medium that joins the ranks of a node; of several the worst.
     gpu
         Model of the GPUs, such as ``a100``; empty if unknown.
+    near_nics
+        True if NICs write into the memory of GPUs themselves, over PCIe switches alone.
     """
 
     name: str
@@ -202,6 +204,7 @@ class NodeTemplate:
     network: NodeNetwork = NodeNetwork()
     inside: Medium = Medium.UNKNOWN
     gpu: str = ""
+    near_nics: bool = False
 
     @property
     def num_local_links(self) -> int:
@@ -354,6 +357,7 @@ def _assemble(templates: Sequence[NodeTemplate], name: str, symmetry: tuple[tupl
         for there in numbers:
             if here != there:
                 builder.join(here, there)
+    gpus = {template.gpu for template in templates}
     return Topology(
         name=name,
         source="; ".join(dict.fromkeys(template.source for template in templates)),
@@ -363,7 +367,9 @@ def _assemble(templates: Sequence[NodeTemplate], name: str, symmetry: tuple[tupl
         symmetry=symmetry,
         switches=tuple(builder.switches),
         inside=max((template.inside for template in templates), key=list(Medium).index),
-        gpu=templates[0].gpu if len({template.gpu for template in templates}) == 1 else "",
+        gpu=templates[0].gpu if len(gpus) == 1 else "",
+        # What is safe between GPUs of one model need not be between two.
+        near_nics=all(template.near_nics for template in templates) and len(gpus) == 1,
     )
 
 

@@ -47,6 +47,15 @@ def test_what_joins_the_ranks_is_taken_from_the_emulated_machine_or_said(taccl, 
     assert json.loads((folder / "mine.json").read_text("utf-8"))["inside"] == inside
 
 
+def test_near_nics_are_taken_from_the_emulated_machine_or_said(taccl, folder):
+    found = {}
+    for machine, options in (("ndv4", ()), ("hpn:2", ()), ("hpn:2", ("--near-nics",))):
+        nodes = () if ":" in machine else ("--nodes", 2)
+        taccl("profile", "--emulate", machine, *nodes, *options, "-o", "mine.json")
+        found[machine, options] = json.loads((folder / "mine.json").read_text("utf-8")).get("near_nics", False)
+    assert list(found.values()) == [True, False, True]
+
+
 def test_the_largest_message_may_be_smaller(taccl, folder):
     """Nothing larger is sent but where the cost of a port is told by messages four times as large."""
     words = ("profile", "--emulate", "switch:4", "--largest", "64KiB", "--record", "r.jsonl", "--json")

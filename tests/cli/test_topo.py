@@ -235,6 +235,17 @@ def test_what_joins_gpus_is_said_where_files_do_not(taccl, folder):
         assert "LL128" not in (folder / "out" / "algorithm.xml").read_text("utf-8")
 
 
+def test_near_nics_are_said_where_files_do_not_say_them(taccl, folder):
+    (folder / "matrix.txt").write_text(dumps.switched_matrix(8, 12, 8))
+    assert "near_nics" not in taccl("topo", "import", "matrix.txt", "--json").json["node"]
+    assert taccl("topo", "import", "matrix.txt", "--near-nics", "--json").json["node"]["near_nics"] is True
+    assert "NICs: not known to be near" in taccl("topo", "import", "matrix.txt", "--nodes", 2).out
+    assert "NICs:" not in taccl("topo", "import", "matrix.txt", "--nodes", 2, "--near-nics").out
+    (folder / "p2p.txt").write_text(P2P)
+    taccl("topo", "fit", "p2p.txt", "--near-nics", "-o", "mine.json")
+    assert json.loads((folder / "mine.json").read_text("utf-8"))["near_nics"] is True
+
+
 def test_a_profile_of_taccl_is_imported_as_one_node(taccl, folder):
     path = write_json(folder / "p.json", PROFILE)
     assert taccl("topo", "import", path, "--json").json["measured_chunk_bytes"] == 1_000_000

@@ -24,7 +24,7 @@ def gpu(bus, rank, *links, sm=80, speed="16.0 GT/s PCIe", more=""):
 
 
 def nic(bus, number, mbits, speed="16.0 GT/s PCIe"):
-    net = f'<net name="mlx5_{number}" dev="{number}" latency="0.0" speed="{mbits}" port="1" guid="0x{number + 1:x}" maxconn="1"/>'
+    net = f'<net name="mlx5_{number}" dev="{number}" latency="0.0" speed="{mbits}" port="1" guid="0x{number + 1:x}" maxconn="1" gdr="1"/>'
     return pci(bus, f"<nic>{net}</nic>", kind="0x020700", speed=speed)
 
 

@@ -92,6 +92,36 @@ def test_gpus_that_nvlink_may_not_join_get_no_ll128(imported, tmp_path, joined):
     assert Protocol.LL128 not in chosen
 
 
+@pytest.mark.parametrize(
+    ("change", "near"),
+    [
+        (lambda text: text, True),
+        (lambda text: text.replace('maxconn="1" gdr="1"', 'maxconn="1" gdr="0"', 1), False),
+        (lambda text: text.replace("mlx5_0", "rdmap16s27"), False),
+        (lambda text: text.replace('<gpu dev="0"', '<gpu gcn="gfx942" dev="0"'), False),
+    ],
+)
+def test_a_dump_says_whether_all_nics_write_into_gpus_and_are_no_efa(imported, change, near):
+    text = change(dumps.nvswitch_node())
+    assert imported(text).template.near_nics is near
+    assert imported(text, near_nics=True).template.near_nics
+
+
+def test_nics_beyond_a_cpu_are_not_near(imported):
+    assert imported(dumps.near_and_far_nics(200000, 100000)).template.near_nics
+    assert not imported(dumps.near_and_far_nics(100000, 200000)).template.near_nics
+
+
+@pytest.mark.parametrize(
+    ("path", "near"), [("PIX", True), ("PXB", True), ("PHB", False), ("P2C", False), ("PXN", False)]
+)
+def test_a_graph_dump_says_whether_nics_are_near(imported, path, near):
+    text = dumps.graph_dump().replace('typeinter="PIX"', f'typeinter="{path}"')
+    assert not imported(text).template.near_nics  # there are no NICs
+    text = text.replace("<channel>", '<channel><net dev="0"/>').replace("</channel>", '<net dev="1"/></channel>')
+    assert imported(text).template.near_nics is near
+
+
 def test_graphs_of_other_tools_do_not_say_what_joins_the_gpus(imported):
     named = {"TopologyParams": {"name": "DGX1", "alpha": [7e-7, 0]}}
     for value in (dumps.networkx_leaf_spine(), dumps.teccl_matrices(), named):

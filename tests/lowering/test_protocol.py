@@ -35,6 +35,26 @@ def test_between_nodes_there_is_no_ll128_and_ll_saves_more():
     assert chosen(sized(schedule, 11.4e6)) is Protocol.SIMPLE
 
 
+def test_between_nodes_with_near_nics_there_is_ll128():
+    """1 us/MB: LL's second copy costs what it saves over LL128 (2.7 and 4.0 us a hop) at about 1.4 MB, and LL128's bytes what it saves over Simple at 150 MB."""
+    schedule = near(cases.ring_allgather(4, nodes=(0, 1, 2, 3)))
+    assert chosen(sized(schedule, 1.3e6)) is Protocol.LL
+    assert chosen(sized(schedule, 1.5e6)) is Protocol.LL128
+    assert chosen(sized(schedule, 149e6)) is Protocol.LL128
+    assert chosen(sized(schedule, 151e6)) is Protocol.SIMPLE
+
+
+def test_broadcast_over_nodes_with_near_nics_is_ll128_at_any_large_size():
+    schedule = near(cases.chain_broadcast(3, nodes=(0, 0, 1)))
+    assert chosen(sized(schedule, 1e9)) is Protocol.LL128
+
+
+@pytest.mark.parametrize("medium", [medium for medium in Medium if medium is not Medium.NVLINK])
+def test_near_nics_are_not_enough_where_nvlink_does_not_join_the_ranks_of_a_node(medium):
+    schedule = near(inside(cases.ring_allgather(4, nodes=(0, 0, 1, 1)), medium))
+    assert Protocol.LL128 not in {chosen(sized(schedule, 10.0**exponent)) for exponent in range(3, 10)}
+
+
 def test_a_barred_protocol_is_chosen_only_if_there_is_no_other():
     schedule = sized(cases.ring_allgather(4), 1.0)
     assert chosen(schedule, barred=frozenset({Protocol.LL})) is Protocol.LL128
@@ -54,6 +74,10 @@ def test_simple_is_never_used_for_broadcast_and_reduce_over_several_nodes(schedu
 
 def inside(schedule, medium):
     return replace(schedule, topology=replace(schedule.topology, inside=medium))
+
+
+def near(schedule):
+    return replace(schedule, topology=replace(schedule.topology, near_nics=True))
 
 
 def test_over_pcie_there_is_no_ll128_which_it_would_break_up():
