@@ -161,15 +161,13 @@ def _kinds_to_json(machine: Topology | NodeTemplate) -> dict[str, str | bool]:
     return {"inside": str(machine.inside), **gpu, **({"near_nics": True} if machine.near_nics else {})}
 
 
-def _gpu(fields: Fields) -> str:
+def _kinds(fields: Fields) -> tuple[Medium, str, bool]:
+    """What joins the ranks of a node, the model of the GPUs, and whether NICs are near."""
+    inside = Medium(fields.choice("inside", tuple(Medium))) if fields.has("inside") else Medium.UNKNOWN
     gpu = fields.text("gpu", "")
     if gpu and not _GPU.fullmatch(gpu):
         fields.fail("gpu", f"found {gpu!r}; write the model in small letters, for example a100 or mi300x")
-    return gpu
-
-
-def _inside(fields: Fields) -> Medium:
-    return Medium(fields.choice("inside", tuple(Medium))) if fields.has("inside") else Medium.UNKNOWN
+    return inside, gpu, fields.boolean("near_nics", False)
 
 
 def _switch_to_json(switch: Switch) -> dict[str, Any]:
@@ -219,13 +217,10 @@ def topology_from_fields(fields: Fields) -> Topology:
     if fields.boolean("chunk_costs", False):  # as earlier versions wrote of TACCL profiles
         measured = BYTES_PER_MB
     switches = tuple(_expanded_switch(item, len(node_of)) for item in fields.objects("switches", []))
-    inside, gpu, near_nics = _inside(fields), _gpu(fields), fields.boolean("near_nics", False)
+    kinds = _kinds(fields)
     fields.finish()
     topology: Topology = fields.build(
-        "",
-        lambda: Topology(
-            name, source, node_of, tuple(ports), tuple(links), symmetry, measured, switches, inside, gpu, near_nics
-        ),
+        "", lambda: Topology(name, source, node_of, tuple(ports), tuple(links), symmetry, measured, switches, *kinds)
     )
     return topology
 
@@ -310,15 +305,13 @@ def template_from_fields(fields: Fields) -> NodeTemplate:
     nics = tuple(_nic(item, num_ranks, known) for item in node.objects("nics", []))
     links = _node_links(node, num_ranks, known)
     symmetry = _permutations(node, num_ranks)
-    inside, gpu, near_nics = _inside(node), _gpu(node), node.boolean("near_nics", False)
+    kinds = _kinds(node)
     node.finish()
     _check_names(node, ports, switches, nics)
     _check_use(node, ports, links, nics)
     network = _network(fields, bool(nics))
     fields.finish()
-    return NodeTemplate(
-        name, description, source, num_ranks, links, switches, nics, ports, symmetry, network, inside, gpu, near_nics
-    )
+    return NodeTemplate(name, description, source, num_ranks, links, switches, nics, ports, symmetry, network, *kinds)
 
 
 def template_to_json(template: NodeTemplate) -> dict[str, Any]:
