@@ -162,7 +162,7 @@ def _kinds_to_json(machine: Topology | NodeTemplate) -> dict[str, str | bool]:
 
 
 def _kinds(fields: Fields) -> tuple[Medium, str, bool]:
-    """What joins the ranks of a node, the model of the GPUs, and whether NICs are near."""
+    """Medium that joins the ranks of a node, model of the GPUs, and whether NICs are near."""
     inside = Medium(fields.choice("inside", tuple(Medium))) if fields.has("inside") else Medium.UNKNOWN
     gpu = fields.text("gpu", "")
     if gpu and not _GPU.fullmatch(gpu):
