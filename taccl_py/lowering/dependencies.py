@@ -27,6 +27,7 @@ from taccl_py.lowering.port_order import latest_first
 from taccl_py.lowering.program import Op
 from taccl_py.lowering.threadblocks import UnfinishedThreadblock, find_senders
 from taccl_py.runtimes import MAX_REDUCE_CHAIN
+from taccl_py.tolerances import DIGITS
 
 _CLOCK_BUDGET = 60_000_000
 _Clock = NDArray[np.int32]
@@ -75,7 +76,7 @@ def find_dependencies(
     whole
         Whether the blocks are all that ranks do; if not, nothing is concluded from messages.
     gather
-        Whether sums with one destination that follow each other wait for all their sources first.
+        Whether sums with one destination that follow each other, and whose sources arrive at one moment, wait for all of them first.
     """
     clocks = _Clocks(blocks, whole=whole)
     everything = sorted((a for rank in blocks for block in rank for a in block.actions), key=lambda a: a.order)
@@ -117,10 +118,15 @@ def _gathered(
 
 
 def _chains(block: UnfinishedThreadblock) -> Iterator[list[RankAction]]:
-    """Runs of sums that the runtime would merge if none of them but the first waited, each of at most as many as it can."""
+    """Runs of sums at one moment that the runtime would merge if none of them but the first waited, each of at most as many as it can."""
     chain: list[RankAction] = []
     for action in block.actions:
-        fits = chain and _would_merge(chain[-1], action) and chain[-1].count == action.count
+        fits = (
+            chain
+            and _would_merge(chain[-1], action)
+            and chain[-1].count == action.count
+            and round(action.ready_us - chain[0].ready_us, DIGITS) <= 0
+        )
         if not fits or len(chain) == MAX_REDUCE_CHAIN:
             if len(chain) > 1:
                 yield chain

@@ -90,8 +90,8 @@ class LoweringOptions:
     port_order
         Which messages keep the schedule's order at the ports of their rank, at the price of waiting for each other.
     times_local
-        Whether local copies and sums take time. They then take all threadblocks that are left, sums with one destination wait for all their
-        sources first, so that the runtime fuses them, and no arrival waits for a scratch cell until a sum has read it.
+        Whether local copies and sums take time. They then take all threadblocks that are left, sums with one destination and sources that arrive
+        at one moment wait for all of them first, so that the runtime fuses them, and no arrival waits for a scratch cell until a sum has read it.
     """
 
     runtime: Runtime

@@ -146,20 +146,42 @@ def in_pieces(schedule: Schedule, pieces: int) -> Schedule:
     """The same paths with so many times as many chunks, each message in so many that follow each other.
 
     Forwards and sums then start with the first piece while others are still in flight. A message of several chunks is cut
-    into neighbouring parts. The result may be invalid where a message must not start after the arrival of another.
+    into neighbouring parts. Messages that meet in one sum, which neither wait nor are waited for, begin with different pieces if there are
+    enough, so that only one of the sums is left when the last pieces arrive. The result may be invalid where a message must not start
+    after the arrival of another.
     """
+    first = _first_pieces(schedule, pieces)
     collective = replace(schedule.collective, chunks_per_rank=schedule.collective.chunks_per_rank * pieces)
     untimed: list[UntimedMessage] = []
-    for message in schedule.messages:
+    for number, message in enumerate(schedule.messages):
         cells = [chunk * pieces + piece for chunk in message.chunks for piece in range(pieces)]
         each = len(message.chunks)
-        for piece in range(pieces):
+        for place in range(pieces):
             start, end = (
-                message.start_us + (message.end_us - message.start_us) * at / pieces for at in (piece, piece + 1)
+                message.start_us + (message.end_us - message.start_us) * at / pieces for at in (place, place + 1)
             )
+            piece = (first.get(number, 0) + place) % pieces
             part = tuple(cells[piece * each : (piece + 1) * each])
             untimed.append(UntimedMessage(message.link, part, start, end, message.reduce, packed=message.packed))
     return build_schedule(schedule.topology, collective, schedule.chunk_bytes / pieces, untimed)
+
+
+def _first_pieces(schedule: Schedule, pieces: int) -> dict[int, int]:
+    """Piece that comes first, of messages that meet in one sum, which neither wait for others nor are waited for."""
+    links = schedule.topology.links
+    sent = {(links[message.link].src, chunk) for message in schedule.messages for chunk in message.chunks}
+    came = {(links[message.link].dst, chunk) for message in schedule.messages for chunk in message.chunks}
+    meeting: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    for number, message in enumerate(schedule.messages):
+        src, dst = links[message.link].src, links[message.link].dst
+        if message.reduce and all((src, c) not in came and (dst, c) not in sent for c in message.chunks):
+            meeting.setdefault((dst, message.chunks), []).append(number)
+    return {
+        number: place * pieces // len(numbers)
+        for numbers in meeting.values()
+        if len(numbers) <= pieces
+        for place, number in enumerate(numbers)
+    }
 
 
 def resized(schedule: Schedule, chunk_bytes: float) -> Schedule:

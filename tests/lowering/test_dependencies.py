@@ -119,6 +119,15 @@ def test_a_chain_of_sums_waits_for_all_its_sources_first_where_waits_are_gathere
     assert gathered.flagged == {0, 1, 3}
 
 
+def test_sums_whose_sources_arrive_one_after_another_are_not_gathered():
+    """The third one arrives with the second one."""
+    arrivals = [block(recv(number, f"s{number}", number), recv_peer=number + 1) for number in range(3)]
+    sums = [add(3 + number, f"s{number}", "o0", ready_us=time_us) for number, time_us in enumerate((1.0, 2.0, 2.0))]
+    blocks = (*arrivals, block(*sums), block(send(6, "o0", 3), send_peer=4))
+    waits = find_dependencies((blocks,), GEOMETRY, aliased=False, gather=True).waits
+    assert waits == {3: (0,), 4: (1, 2), 6: (5,)}
+
+
 def test_who_waits_for_a_sum_inside_a_chain_waits_for_its_end():
     """The arrival of 4 overwrites what the first sum reads."""
     blocks = (

@@ -11,6 +11,7 @@ from taccl_py.lowering.group_programs import find_disagreement, find_peers, join
 from taccl_py.lowering.images import RankImages
 from taccl_py.lowering.lower import LoweringOptions, PortOrder, lower
 from taccl_py.lowering.msccl_xml import emit_xml
+from taccl_py.lowering.program import Protocol
 from taccl_py.pipeline.deliver import lower_group_and_verify, lower_one_rank
 from taccl_py.pipeline.resolve import Request
 from taccl_py.pipeline.search import synthesize_group
@@ -68,11 +69,12 @@ def test_up_to_which_size_ranks_do_not_stop_is_seen_of_all_of_them(monkeypatch):
     """Delegates in two nodes send to each other before they receive, and connections hold two operations of Simple."""
     schedule = group_of_nodes("dgx2", 2, Kind.ALLTOALL, 1 << 24)
     monkeypatch.setattr("taccl_py.pipeline.deliver.lower_and_verify", lambda *_: pytest.fail("lowered as a whole"))
-    lowered = lower_group_and_verify(schedule, OPTIONS)
+    simple = replace(OPTIONS, protocol=Protocol.SIMPLE)
+    lowered = lower_group_and_verify(schedule, simple)
     assert (lowered.program.max_bytes, lowered.verdict.violations) == (1 << 25, ())
     monkeypatch.setattr("taccl_py.pipeline.deliver.MOST_WHOLE", 10)
     with pytest.raises(LoweringError, match="would wait for each other for ever; use taccl synth"):
-        lower_group_and_verify(schedule, replace(OPTIONS, max_bytes=1 << 26))
+        lower_group_and_verify(schedule, replace(simple, max_bytes=1 << 26))
 
 
 @pytest.mark.parametrize(("rule", "error"), [("race", InvalidArtifact), ("fifo-deadlock", LoweringError)])

@@ -45,6 +45,8 @@ def exchanged(topology, kind):
     for index, link in enumerate(topology.links):
         if kind is Kind.ALLREDUCE:
             untimed += [UntimedMessage(index, (link.dst,), 0, 1, reduce=True), UntimedMessage(index, (link.src,), 2, 3)]
+        elif kind is Kind.REDUCESCATTER:
+            untimed.append(UntimedMessage(index, (link.dst,), 0, 1, reduce=True))
         else:
             chunk = link.src * topology.num_ranks + link.dst if kind is Kind.ALLTOALL else link.src
             untimed.append(UntimedMessage(index, (chunk,), 0, 1))
@@ -164,6 +166,14 @@ def test_pieces_follow_each_other_and_are_valid():
     assert cut.chunk_bytes == MB / 2
     assert len(cut.messages) == 4
     assert cut.makespan_us < schedule.makespan_us
+
+
+def test_sums_of_a_reducescatter_are_not_left_to_the_end():
+    """What comes from seven ranks at once is summed up as it comes; all at the end it took 321 us."""
+    schedule = exchange(Kind.REDUCESCATTER, 64 << 20)
+    chosen = choose_for(schedule, RCCL, MI300X, None)
+    assert chosen.runtime_us == pytest.approx(263.6, abs=0.1)
+    assert len(chosen.schedule.messages) == 16 * len(schedule.messages)
 
 
 def test_a_runner_up_that_is_faster_under_the_profile_wins():

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule
-from taccl_py.schedule.transform import allreduce, backwards, combining, is_reversible, mirrored, untimed_messages
+from taccl_py.schedule.transform import (
+    allreduce,
+    backwards,
+    combining,
+    in_pieces,
+    is_reversible,
+    mirrored,
+    untimed_messages,
+)
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link, Port
 from taccl_py.verify.schedule import verify_schedule
@@ -41,6 +49,46 @@ def plain_topology(rng, num_ranks):
 
 
 seeds = st.integers(0, 2**32)
+
+
+# Pieces
+
+
+def sums_at(rank, collective, num_ranks=4):
+    """Everything that a rank sums up, from each other rank over a link of its own."""
+    topology = full(num_ranks)
+    sources = [other for other in range(num_ranks) if other != rank]
+    untimed = [UntimedMessage(topology.links_between[src, rank][0], (rank,), 0, 1, reduce=True) for src in sources]
+    return build_schedule(topology, collective, MB, untimed)
+
+
+def chunks_by_link(schedule):
+    found = {}
+    for message in sorted(schedule.messages, key=lambda each: each.start_us):
+        found.setdefault(message.link, []).extend(message.chunks)
+    return list(found.values())
+
+
+@pytest.mark.parametrize(
+    ("pieces", "orders"),
+    [
+        (2, [[0, 1], [0, 1], [0, 1]]),
+        (3, [[0, 1, 2], [1, 2, 0], [2, 0, 1]]),
+        (4, [[0, 1, 2, 3], [1, 2, 3, 0], [2, 3, 0, 1]]),
+    ],
+)
+def test_messages_that_meet_in_one_sum_begin_with_different_pieces_if_there_are_enough(pieces, orders):
+    cut = in_pieces(sums_at(1, Collective(Kind.REDUCESCATTER, 4)), pieces)
+    assert chunks_by_link(cut) == [[pieces + piece for piece in order] for order in orders]
+
+
+def test_messages_of_a_sum_that_is_sent_on_all_begin_with_the_first_piece():
+    """The chain's second message waits for the first piece of its first one, and that is waited for."""
+    topology = chain(3)
+    untimed = [UntimedMessage(topology.links_between[r, r + 1][0], (0,), r, r + 1, reduce=True) for r in range(2)]
+    cut = in_pieces(build_schedule(topology, Collective(Kind.REDUCE, 3, 1, 2), MB, untimed), 2)
+    assert verify_schedule(cut) == ()
+    assert chunks_by_link(cut) == [[0, 1], [0, 1]]
 
 
 # Turning around
