@@ -22,9 +22,11 @@ from taccl_py.lowering.protocol import possible_protocols
 from taccl_py.pipeline.deliver import Lowered, ReplayedProgram, lower_unverified, verified
 from taccl_py.pipeline.search import chosen_instead, require_valid
 from taccl_py.profiles.model import RuntimeProfile
+from taccl_py.profiles.view import machine_under
 from taccl_py.runtimes import MAX_COUNT, MAX_DEPENDENCY_THREADBLOCK
 from taccl_py.schedule.ir import Schedule
-from taccl_py.schedule.transform import in_pieces
+from taccl_py.schedule.timing import time_messages
+from taccl_py.schedule.transform import in_pieces, untimed_messages
 from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.solvers.limits import Limits, Over, never
 from taccl_py.synthesis.bounds.runtime import RuntimeBound, RuntimeBounds
@@ -220,12 +222,37 @@ def lower_under(
         If a limit of the runtime cannot be kept by any schedule.
     """
     synthesis = bounded_by_messages(synthesis, MAX_COUNT, over)
-    schedules = unlike([synthesis.schedule, *synthesis.runners_up])[: PARAMS.most_schedules]
+    kept, found = synthesis.runners_up[: synthesis.kept], synthesis.runners_up[synthesis.kept :]
+    ranked = sorted(found, key=lambda schedule: _estimated_us(schedule, options, profile))
+    schedules = unlike([synthesis.schedule, *kept, *ranked])[: PARAMS.most_schedules]
     lowering = _TrialLowering(options, profile, instances, fixed_chunks, over, stopped)
     chosen = _choose(_trials(schedules, lowering, 1 + synthesis.kept), options, instances, over, stopped)
     if chosen.schedule is synthesis.schedule:
         return synthesis, chosen
     return chosen_instead(synthesis, chosen.schedule), chosen
+
+
+def _estimated_us(schedule: Schedule, options: LoweringOptions, profile: RuntimeProfile) -> float:
+    """Estimate of a program's time before it is lowered: the schedule's on the machine as the best protocol sees it."""
+    instances, untimed = instances_with_room(schedule, profile), untimed_messages(schedule)
+    times_us = [math.inf]
+    for protocol in protocols_for(schedule, options, profile):
+        machine = machine_under(schedule.topology, profile, str(protocol), instances)
+        end_us = max((each.end_us for each in time_messages(machine, schedule.chunk_bytes, untimed)), default=0.0)
+        times_us.append(profile.protocols[str(protocol)].launch_us + end_us)
+    return min(times_us)
+
+
+def instances_with_room(schedule: Schedule, profile: RuntimeProfile) -> int:
+    """Instances for which a GPU has threadblocks, if each neighbour that a rank sends to or receives from takes one."""
+    neighbours: list[set[int]] = [set() for _ in range(schedule.topology.num_ranks)]
+    for message in schedule.messages:
+        link = schedule.topology.links[message.link]
+        neighbours[link.src].add(link.dst)
+        neighbours[link.dst].add(link.src)
+    each = max(map(len, neighbours), default=1)
+    fitting = [number for number in PARAMS.instances if number * each <= profile.most_threadblocks]
+    return max(fitting, default=1)
 
 
 def choose_for(

@@ -24,16 +24,15 @@ from taccl_py.pipeline.select import (
     Trial,
     are_small,
     cut_into,
+    instances_with_room,
     preferred_us,
     protocols_for,
     trial_of,
-    tried_instances,
 )
 from taccl_py.portfolio.candidates import Candidate
 from taccl_py.portfolio.variants import at_size
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.profiles.view import machine_under
-from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.cost_curve import cost_curve
 from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.race import Racer
@@ -314,7 +313,7 @@ class _Estimating:
 
 def _estimated(task: _Estimating) -> list[dict[Protocol, float]]:
     """For every size the time in microseconds as each protocol sees the machine, its launch included."""
-    schedule, instances = task.candidate.schedule, _room(task.candidate.schedule, task.profile)
+    schedule, instances = task.candidate.schedule, instances_with_room(task.candidate.schedule, task.profile)
     found: list[dict[Protocol, float]] = [{} for _ in task.sizes]
     for protocol in task.protocols:
         machine = machine_under(schedule.topology, task.profile, str(protocol), instances)
@@ -494,18 +493,6 @@ def _beside(task: _Extending, setting: Setting, known: dict[int, float]) -> Iter
             if math.isfinite(time_us):
                 times[place] = time_us
                 yield place, time_us
-
-
-def _room(schedule: Schedule, profile: RuntimeProfile) -> int:
-    """Instances for which a GPU has threadblocks, if each neighbour that a rank sends to or receives from takes one."""
-    neighbours: list[set[int]] = [set() for _ in range(schedule.topology.num_ranks)]
-    for message in schedule.messages:
-        link = schedule.topology.links[message.link]
-        neighbours[link.src].add(link.dst)
-        neighbours[link.dst].add(link.src)
-    each = max(map(len, neighbours), default=1)
-    fitting = [number for number in tried_instances(None) if number * each <= profile.most_threadblocks]
-    return max(fitting, default=1)
 
 
 def in_rising_order(stretch: Stretch, floor: Protocol) -> list[TrialChoice]:

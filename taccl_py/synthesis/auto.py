@@ -55,10 +55,10 @@ class Params:
         Time that must be left for a race, as a part of what the quick engines took: on a large machine every engine takes long to begin
         with. Measured: AllReduce of 16 MiB on hpn:16 ends in 2.1 s with a limit of 1 s, and in 4.3 s without this.
     node_bytes_without_templates
-        Bytes for each node from which templates are left out on nodes whose ranks are all linked. Measured: from there on no template is
-        faster than engine hierarchy, for any collective but AllToAll, on two, four and eight ND A100 v4 nodes, two and four ND H100 v5 and
-        HPN, two MI300X and DGX-2 (AllReduce of 64 MiB on eight ND A100 v4 nodes in 5 s, 996 -> 648 us); with 64 KiB Broadcast on four HPN
-        nodes is 22 % faster by templates.
+        Bytes for each node and microsecond of the least message between nodes from which templates are left out on nodes whose ranks are all
+        linked: 256 KiB with 2.6 us. Measured: from there on no template is faster than engine hierarchy, for any collective but AllToAll, on
+        two, four and eight ND A100 v4 nodes, two and four ND H100 v5 and HPN, two MI300X and DGX-2 (AllReduce of 64 MiB on eight ND A100 v4
+        nodes in 5 s, 996 -> 648 us); with 64 KiB Broadcast on four HPN nodes is 22 % faster by templates.
     most_pairs
         Pairs of chunk and link up to which engine ``milp`` gets several chunks per rank: it solves about as many in a
         second. Guess.
@@ -106,7 +106,7 @@ class Params:
     leading_part: float = 0.8
     searching_part: float = 0.5
     least_left: float = 0.3
-    node_bytes_without_templates: int = 1 << 18
+    node_bytes_without_templates: float = (1 << 18) / 2.6
     most_pairs: int = 200_000
     most_pairs_of_one_chunk: int = 2_000_000
     most_free_pairs: int = 100_000
@@ -223,9 +223,16 @@ def left_out_runs(demand: Demand) -> list[EngineRun]:
 
 def _hierarchy_replaces_templates(demand: Demand) -> bool:
     """True if all ranks of a node are linked and there is enough data for pipelines over lanes, which no template is near."""
+    topology = demand.topology
     is_free = demand.kind is not Kind.ALLTOALL and demand.chunks_per_rank is None
-    is_large = demand.size_bytes >= PARAMS.node_bytes_without_templates * demand.topology.num_nodes
-    return is_free and is_large and TemplateSite(demand.topology, 0.0).linked_inside_nodes
+    nodes = topology.node_of
+    far = next((i for i, link in enumerate(topology.links) if nodes[link.src] != nodes[link.dst]), None)
+    if not is_free or far is None:
+        return False
+    is_large = (
+        demand.size_bytes >= PARAMS.node_bytes_without_templates * topology.message_us(far, 0) * topology.num_nodes
+    )
+    return is_large and TemplateSite(topology, 0.0).linked_inside_nodes
 
 
 def _hierarchy_replaces_trees(demand: Demand) -> bool:

@@ -198,6 +198,22 @@ def test_what_the_user_has_already_is_lowered_even_if_time_is_up(kept):
     assert (chosen.schedule is direct) == bool(kept)
 
 
+def test_runners_up_are_lowered_in_the_order_of_their_estimates(monkeypatch):
+    """All pairs have seven times fewer operations after each other than a ring; that in pieces has twice as many."""
+    ring, direct, lowered = _ring(1 << 16), exchange(Kind.ALLGATHER, 1 << 16), []
+
+    def noted(schedule, *given, **named):
+        lowered.append(schedule)
+        return trial_of(schedule, *given, **named)
+
+    monkeypatch.setattr(select, "trial_of", noted)
+    halves = in_pieces(ring, 2)
+    found = Synthesis(ring, Bound(1.0, "made up"), Proof.FEASIBLE, "none", {}, (halves, direct))
+    lower_under(found, RCCL, MI300X, None)
+    assert lowered[0] is ring
+    assert lowered[1] is direct
+
+
 def _ring(size_bytes):
     topology = load_topology("mi300x")
     collective = Collective(Kind.ALLGATHER, 8)

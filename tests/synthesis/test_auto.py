@@ -230,6 +230,15 @@ def test_templates_are_left_out_where_pipelines_over_lanes_are_faster():
     assert [each for each, is_asked in raced.items() if not is_asked] == [("ndv4-x2", Kind.BROADCAST, 512)]
 
 
+@pytest.mark.parametrize(("size", "asked"), [(1 << 20, True), (1 << 22, False)])
+def test_templates_take_part_for_more_data_where_messages_between_nodes_take_longer(size, asked):
+    """Ten microseconds more, as of the hop of a protocol: 256 KiB a node for 2.6 us are 1.24 MiB for 12.6."""
+    machine = load_topology("ndv4-x2")
+    slow = replace(machine, links=tuple(replace(link, latency_us=link.latency_us + 10) for link in machine.links))
+    runs = first_runs(Demand(slow, Kind.ALLREDUCE, float(size)))
+    assert ("templates" in [run.engine for run in runs]) == asked
+
+
 @pytest.mark.slow
 def test_broadcast_between_nodes_that_have_no_rail_in_common_goes_along_trees(monkeypatch):
     """From rank 9 of whole nodes: by templates 5.7 ms, by trees 1.6, and 1.35 are needed. Here from rank 5 of nodes of four."""
