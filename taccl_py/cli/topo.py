@@ -305,7 +305,7 @@ def _show(topology: Topology) -> None:
         )
     elif topology.inside is Medium.NVLINK and not topology.keeps_stores_whole:
         click.echo(
-            "NICs: not known to be near, so protocol LL128 is not chosen between nodes; the field near_nics of the file says that they are"
+            "NICs: not known to be near (field near_nics of the file), so protocol LL128 is not chosen between nodes"
         )
     kinds: dict[tuple[bool, float, float, float], list[int]] = {}
     for index, link in enumerate(topology.links):

@@ -160,7 +160,9 @@ def synthesize_groups(
     crowded = _crowded(machine, tasks)
     if found.gap <= _WORTH_ROOM or len(inside) < len(tasks) or crowded == machine:
         return found
-    for quick in _ROOMY[:1] if request.engine else _ROOMY:
+    asked_kinds = {_request(request, group).kind for group in groups if not isinstance(group.what, DataDemand)}
+    is_quick = not request.engine and bool(asked_kinds & ROUTED.keys())
+    for quick in _ROOMY if is_quick else _ROOMY[:1]:
         options = replace(request.options, limits=request.options.limits.within(deadline.left))
         asked = replace(request, topology=crowded, nodes=None, degradation=Degradation(), options=options)
         with suppress(Infeasible, LimitReached):

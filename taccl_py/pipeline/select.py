@@ -33,6 +33,7 @@ from taccl_py.synthesis.bounds.runtime import RuntimeBound, RuntimeBounds
 from taccl_py.synthesis.engine import Synthesis, unlike
 from taccl_py.synthesis.messages import bounded_by_messages
 from taccl_py.tolerances import RELATIVE
+from taccl_py.topology.model import Topology
 from taccl_py.verify.any_size import verify_any
 
 
@@ -234,16 +235,23 @@ def lower_under(
 
 def _estimated_us(schedule: Schedule, options: LoweringOptions, profile: RuntimeProfile) -> float:
     """Estimate of a program's time before it is lowered: the schedule's on the machine as the best protocol sees it."""
-    instances, untimed = instances_with_room(schedule, profile), untimed_messages(schedule)
-    times_us = [math.inf]
-    for protocol in protocols_for(schedule, options, profile):
-        machine = machine_under(schedule.topology, profile, str(protocol), instances)
+    untimed, times_us = untimed_messages(schedule), [math.inf]
+    for protocol, machine in machines_seen(schedule, protocols_for(schedule, options, profile), profile):
         end_us = max((each.end_us for each in time_messages(machine, schedule.chunk_bytes, untimed)), default=0.0)
         times_us.append(profile.protocols[str(protocol)].launch_us + end_us)
     return min(times_us)
 
 
-def instances_with_room(schedule: Schedule, profile: RuntimeProfile) -> int:
+def machines_seen(
+    schedule: Schedule, protocols: Iterable[Protocol], profile: RuntimeProfile
+) -> Iterator[tuple[Protocol, Topology]]:
+    """A schedule's machine as each protocol sees it, with as many instances as have room."""
+    instances = _instances_with_room(schedule, profile)
+    for protocol in protocols:
+        yield protocol, machine_under(schedule.topology, profile, str(protocol), instances)
+
+
+def _instances_with_room(schedule: Schedule, profile: RuntimeProfile) -> int:
     """Instances for which a GPU has threadblocks, if each neighbour that a rank sends to or receives from takes one."""
     neighbours: list[set[int]] = [set() for _ in range(schedule.topology.num_ranks)]
     for message in schedule.messages:

@@ -24,7 +24,7 @@ from taccl_py.pipeline.select import (
     Trial,
     are_small,
     cut_into,
-    instances_with_room,
+    machines_seen,
     preferred_us,
     protocols_for,
     trial_of,
@@ -32,7 +32,6 @@ from taccl_py.pipeline.select import (
 from taccl_py.portfolio.candidates import Candidate
 from taccl_py.portfolio.variants import at_size
 from taccl_py.profiles.model import RuntimeProfile
-from taccl_py.profiles.view import machine_under
 from taccl_py.simulate.cost_curve import cost_curve
 from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.race import Racer
@@ -313,10 +312,9 @@ class _Estimating:
 
 def _estimated(task: _Estimating) -> list[dict[Protocol, float]]:
     """For every size the time in microseconds as each protocol sees the machine, its launch included."""
-    schedule, instances = task.candidate.schedule, instances_with_room(task.candidate.schedule, task.profile)
+    schedule = task.candidate.schedule
     found: list[dict[Protocol, float]] = [{} for _ in task.sizes]
-    for protocol in task.protocols:
-        machine = machine_under(schedule.topology, task.profile, str(protocol), instances)
+    for protocol, machine in machines_seen(schedule, task.protocols, task.profile):
         curve = cost_curve(replace(schedule, topology=machine), task.sizes[0], task.sizes[-1])
         launch_us = task.profile.protocols[str(protocol)].launch_us
         for size, times in zip(task.sizes, found, strict=True):

@@ -302,9 +302,10 @@ class Topology:
 
     @property
     def keeps_stores_whole(self) -> bool:
-        """True if stores of 128 bytes arrive whole everywhere, as protocol LL128 needs and PCIe between GPUs and NICs behind CPUs do not promise.
+        """True if stores of 128 bytes arrive whole everywhere, without which protocol LL128 takes wrong data for right.
 
-        Between nodes that is NCCL's own rule (``graph/tuning.cc`` of 2.30.7): paths up to ``PXB``, with GPUDirect RDMA.
+        PCIe between GPUs does not promise that, nor do NICs beyond a CPU. Between nodes the rule is NCCL's own (``graph/tuning.cc`` of
+        2.30.7): paths up to ``PXB``, with GPUDirect RDMA.
         """
         return self.inside is Medium.NVLINK and (self.num_nodes == 1 or self.near_nics)
 

@@ -77,6 +77,16 @@ def test_it_is_written_and_read_as_any_other():
     assert canonical_name("h100+a100") == "h100+a100"
 
 
+@pytest.mark.parametrize(
+    ("name", "near"), [("ndv4+ndv4", True), ("ndv5+ndv4", False), ("ndv4+ndv2", False), ("ndv2+ndv2", False)]
+)
+def test_nics_are_near_where_those_of_all_nodes_are_and_gpus_are_of_one_model(name, near):
+    machine = load_topology(name)
+    assert machine.near_nics is near
+    assert machine.keeps_stores_whole is near
+    assert machine.subset(range(4)).keeps_stores_whole  # of one node
+
+
 def test_a_file_with_a_plus_in_its_name_is_a_file(tmp_path):
     path = node(tmp_path, "a", 2).rename(tmp_path / "a+b.json")
     assert topology_file(str(path)) == path
