@@ -25,7 +25,7 @@ from taccl_py.pipeline.demand_programs import DEMAND_TARGETS, refuse_runtime
 from taccl_py.pipeline.demands import DemandAnswer
 from taccl_py.pipeline.plan_choice import PlanChoice, PlanWishes, choose_among
 from taccl_py.pipeline.search import chosen_instead, require_valid
-from taccl_py.pipeline.select import choose_for, lower_under
+from taccl_py.pipeline.select import LoweringEnds, choose_for, lower_under
 from taccl_py.profiles.catalog import load_profile, neutral_profile, select_profile
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.runtimes import MSCCLPP, RUNTIMES
@@ -107,6 +107,7 @@ def deliver(
     instances: int | None,
     *,
     over: Over = never,
+    settled_by: Over = never,
     stopped: Over = never,
 ) -> Delivered:
     """Lower the schedule of an answer, or a runner-up, whose program is fastest under the answer's profile.
@@ -117,8 +118,8 @@ def deliver(
         Schedule that was found.
     options, instances
         As for `lower_schedule`.
-    over, stopped
-        True once time is up, and once the user wants an end.
+    over, settled_by, stopped
+        True once time is up for trials, for programs of the best ones, and once the user wants an end.
 
     Raises
     ------
@@ -131,8 +132,9 @@ def deliver(
         choice = Choice(best.schedule, lowered, options.instances, None)
     else:
         best, chosen = lower_under(
-            found, options, profile, instances, fixed_chunks=answer.fixed_chunks, over=over, stopped=stopped
-        )
+            found, options, profile, instances,
+            fixed_chunks=answer.fixed_chunks, ends=LoweringEnds(over, settled_by, stopped),
+        )  # fmt: skip
         choice = Choice(chosen.schedule, chosen.lowered, chosen.setting.instances, chosen.runtime_us)
     return Delivered(_with_schedule(answer, best), choice)
 

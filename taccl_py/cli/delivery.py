@@ -35,6 +35,7 @@ def deliver_answer(
     options: LoweringOptions,
     instances: int | None,
     over: Over,
+    settled_by: Over,
     stop: threading.Event,
     output: Path | None,
 ) -> Delivered:
@@ -42,7 +43,7 @@ def deliver_answer(
     from taccl_py.api.lowering import deliver
 
     with kept_if_interrupted(answer, stop, output):
-        return deliver(answer, options, instances, over=over, stopped=stop.is_set)
+        return deliver(answer, options, instances, over=over, settled_by=settled_by, stopped=stop.is_set)
 
 
 @contextmanager

@@ -114,7 +114,7 @@ class _FailureFiles:
         """Program of a schedule."""
         stop = self.plan.request.options.limits.stop
         folder = None if self.output is None else self.output / self.folders[failure.what]
-        delivered = deliver_answer(answer, self.options, self.values["instances"], over, stop, folder)
+        delivered = deliver_answer(answer, self.options, self.values["instances"], over, over, stop, folder)
         return delivered.answer, delivered.choice
 
     def write(self, each: ServedFailure) -> None:

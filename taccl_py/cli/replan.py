@@ -121,7 +121,7 @@ def replan(schedule: Path, output: Path | None, as_json: bool, **values: Any) ->
     options = make_lowering_options(values, topology)
     selection = select_profile(values["runtime_profile"], options.runtime.name, topology)
     request = replace(request, topology=topology, profile=selection.profile)
-    over = request.options.limits.to_lower()
+    over, settled_by = request.options.limits.to_lower(), request.options.limits.to_settle()
     with watched(stop) as events:
         found = replan_schedule(old, topology, request.options, events)
         ended = Ended.of(request.options.limits, is_proved=found.synthesis.proof is not Proof.FEASIBLE)
@@ -129,7 +129,7 @@ def replan(schedule: Path, output: Path | None, as_json: bool, **values: Any) ->
         events.stage("lowering")
         choice = None
         if not values["only_schedule"] and not is_schedule_alone(output):
-            delivered = deliver_answer(answer, options, values["instances"], over, stop, output)
+            delivered = deliver_answer(answer, options, values["instances"], over, settled_by, stop, output)
             answer, choice = delivered.answer, delivered.choice
         lowered = None if choice is None else choice.lowered
         facts = {**record(answer, lowered, []), **program_facts(choice, options.runtime)}

@@ -209,13 +209,13 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
         _synth_many(request, options, output, values, selection.note, as_json=as_json)
         return
     check_output(output, only_schedule=values["only_schedule"])
-    over = request.options.limits.to_lower()
+    over, settled_by = request.options.limits.to_lower(), request.options.limits.to_settle()
     with watched(stop, values["progress"]) as events:
         answer = search_for(request, options.runtime, events)
         events.stage("lowering")
         choice = None
         if not values["only_schedule"] and not is_schedule_alone(output):
-            delivered = deliver_answer(answer, options, values["instances"], over, stop, output)
+            delivered = deliver_answer(answer, options, values["instances"], over, settled_by, stop, output)
             answer, choice = delivered.answer, delivered.choice
         lowered = None if choice is None else choice.lowered
         facts = {**record(answer, lowered, []), **program_facts(choice, options.runtime), **_switch_facts(answer)}

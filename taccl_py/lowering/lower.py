@@ -198,7 +198,7 @@ class _LoweredPlacement:
 
 
 class Lowering:
-    """Programs of one schedule that differ in the order of messages at ports; their common parts are made once.
+    """Programs of one schedule that differ in the order of messages at ports or in room; their common parts are made once.
 
     Parameters
     ----------
@@ -232,16 +232,17 @@ class Lowering:
         self._placed: dict[frozenset[int], _LoweredPlacement] = {}
         self._enough = subject.decisions if subject is not None else Decisions()
 
-    def program(self, port_order: PortOrder) -> Program:
-        """Make the program with this order at ports, whatever the options say of it.
+    def program(self, port_order: PortOrder, max_threadblocks: int | None = None) -> Program:
+        """Make the program with this order at ports and, unless None, so many threadblocks on a GPU, whatever the options say of them.
 
         Raises
         ------
         LoweringError, InputError
             See `lower`.
         """
-        case, attempt = self._settle(replace(self._case, options=replace(self._case.options, port_order=port_order)))
-        options = case.options
+        most = max_threadblocks or self._case.options.max_threadblocks
+        options = replace(self._case.options, port_order=port_order, max_threadblocks=most)
+        case, attempt = self._settle(replace(self._case, options=options))
         program = Program(
             name=self._name,
             kind=case.schedule.collective.kind,

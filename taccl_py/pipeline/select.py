@@ -9,32 +9,39 @@ done: `deliver.lower_best` chooses as it always has.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from itertools import chain, zip_longest
 
-from taccl_py.errors import InputError, Interrupted, InvalidArtifact, LoweringError
-from taccl_py.lowering.limits import most_copies
+from taccl_py.errors import InputError, Interrupted, LoweringError
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Protocol
-from taccl_py.lowering.protocol import possible_protocols
 from taccl_py.pipeline.deliver import Lowered, ReplayedProgram, lower_unverified, verified
 from taccl_py.pipeline.search import chosen_instead, require_valid
+from taccl_py.pipeline.trials import (
+    PARAMS as TRIALS,
+)
+from taccl_py.pipeline.trials import (
+    Setting,
+    Trial,
+    in_some_arrangement,
+    pieces_of,
+    preferred_us,
+    protocols_for,
+    trial_of,
+)
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.profiles.view import machine_under
-from taccl_py.runtimes import MAX_COUNT, MAX_DEPENDENCY_THREADBLOCK
+from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.timing import time_messages
-from taccl_py.schedule.transform import in_pieces, untimed_messages
+from taccl_py.schedule.transform import untimed_messages
 from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.solvers.limits import Limits, Over, never
 from taccl_py.synthesis.bounds.runtime import RuntimeBound, RuntimeBounds
 from taccl_py.synthesis.engine import Synthesis, unlike
 from taccl_py.synthesis.messages import bounded_by_messages
-from taccl_py.tolerances import RELATIVE
 from taccl_py.topology.model import Topology
-from taccl_py.verify.any_size import verify_any
 
 
 @dataclass(frozen=True)
@@ -43,25 +50,11 @@ class Params:
 
     Attributes
     ----------
-    instances
-        Numbers of instances that are tried: powers of two, as experts' files have them. Guess.
     most_lowered
         Settings that are lowered in earnest for one choice. Guess.
-    worth_of_doubling
-        Part of the time that twice as many instances have to save: threadblocks are taken from other kernels. Guess.
-    joined
-        Threadblocks of all instances may be so many times as many as a GPU has, as lowering joins receiving and sending ones. Guess.
-    least_cell_bytes
-        Chunks are not cut into instances with fewer bytes. Guess.
-    pieces
-        Numbers of pieces into which messages are cut, as long as each saves time over the one before. Measured: on mi300x, 64 MiB, with up to
-        16 instead of 4 ReduceScatter 415 -> 321 us, AllToAll 261 -> 241.
-    least_piece_bytes, most_messages
-        Pieces have so many bytes at least, and schedules of pieces so many messages at most: an operation of Simple costs what some
-        32 KiB take, and several instances share a piece. Measured: two mi300x, AllReduce of 64 MiB, with up to 4000 messages instead of 1500
-        921 -> 528 us, and 18 instead of 12 s in all.
-    most_joined_messages
-        Messages of a schedule up to which `joined` is tried, as it takes seconds. Guess.
+    margin
+        A setting is lowered in earnest if its first replay is not slower than the best program by this factor: threadblocks are shared out
+        anew, which makes most programs 0 to 15 % faster than the copies of the first replay. Guess.
     most_schedules
         Schedules that are lowered for one choice. Guess.
     hopeless
@@ -70,15 +63,8 @@ class Params:
         Most time for bounds. Guess.
     """
 
-    instances: tuple[int, ...] = (1, 2, 4, 8, 16)
     most_lowered: int = 5
-    worth_of_doubling: float = 0.01
-    joined: float = 2.0
-    least_cell_bytes: int = 16
-    pieces: tuple[int, ...] = (1, 2, 4, 8, 16)
-    least_piece_bytes: float = 65536.0
-    most_messages: int = 4000
-    most_joined_messages: int = 600
+    margin: float = 1.06
     most_schedules: int = 8
     hopeless: float = 1.5
     bound_seconds: float = 5.0
@@ -87,92 +73,21 @@ class Params:
 PARAMS = Params()
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Setting:
-    """A protocol and a number of instances."""
-
-    protocol: Protocol
-    instances: int
-
-
-class Trial:
-    """A lowered schedule that is replayed under a profile at any size and setting.
+@dataclass(frozen=True)
+class LoweringEnds:
+    """Tests for the end of lowering.
 
     Attributes
     ----------
-    schedule
-        The schedule, at the size that it was lowered for.
-    lowered
-        Its program with one instance.
-    options, profile
-        The runtime, and the runtime profile.
-    joined
-        Programs by number of instances where copies of the one with one instance do not fit, and lowering has to join threadblocks.
+    over, settled
+        Whether time is up for trials, and for lowering the best of them in earnest.
+    stopped
+        Whether the user wants an end.
     """
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        lowered: ReplayedProgram,
-        options: LoweringOptions,
-        profile: RuntimeProfile,
-        joined: Mapping[int, ReplayedProgram],
-    ) -> None:
-        self.schedule, self.lowered = schedule, lowered
-        self.options, self.profile = options, profile
-        self.joined = joined
-        self._replay = RuntimeReplay(lowered.program, schedule.topology, profile)
-        self._joined = {
-            number: RuntimeReplay(each.program, schedule.topology, profile) for number, each in joined.items()
-        }
-        self._most_copies = most_copies(lowered.program)
-        self._known: dict[tuple[float, Setting], float] = {}
-
-    def time_us(self, size_bytes: float, setting: Setting) -> float:
-        """Time at a size as nccl-tests counts it; infinite where connections of the protocol hold too little for the program."""
-        if (size_bytes, setting) not in self._known:
-            self._known[size_bytes, setting] = math.inf
-            with suppress(InvalidArtifact):
-                self._known[size_bytes, setting] = self._replayed_us(size_bytes, setting)
-        return self._known[size_bytes, setting]
-
-    def _replayed_us(self, size_bytes: float, setting: Setting) -> float:
-        protocol, number = str(setting.protocol), setting.instances
-        if number in self._joined:
-            return self._joined[number].time_us(size_bytes, protocol=protocol)
-        return self._replay.time_us(size_bytes, protocol=protocol, instances=number)
-
-    def lowered_for(self, setting: Setting) -> ReplayedProgram | None:
-        """Program of a setting, if it was lowered already."""
-        lowered = self.lowered if setting.instances == 1 else self.joined.get(setting.instances)
-        return lowered if lowered is not None and lowered.program.protocol is setting.protocol else None
-
-    def allows(self, size_bytes: float, setting: Setting) -> bool:
-        """True if this many copies of the program fit into the runtime, and a call's chunks can be cut for them.
-
-        The call is one of this size, or the nearest one where the ranks do not divide it.
-        """
-        program, runtime, number = self.lowered.program, self.options.runtime, setting.instances
-        collective, whole = self.schedule.collective, program.num_chunks_per_loop * number
-        cell_bytes = size_bytes / max(collective.chunks_per_size, 1)
-        return (
-            (number in self.joined or self._has_room_for(number))
-            and program.num_channels * number <= runtime.max_channels
-            and cell_bytes / number >= PARAMS.least_cell_bytes
-            and (size_bytes % whole == 0 or collective.served_bytes(size_bytes) % whole == 0)
-        )
-
-    def _has_room_for(self, copies: int) -> bool:
-        threadblocks = self.lowered.program.num_threadblocks * copies
-        return threadblocks <= (self.options.max_threadblocks or 1) and copies <= self._most_copies
-
-    def settings(self, size_bytes: float, protocols: Sequence[Protocol], instances: int | None) -> Iterator[Setting]:
-        """Settings for a call of a size: those that the runtime allows, or all with the instances that the user asks for."""
-        for number in tried_instances(instances):
-            for protocol in protocols:
-                setting = Setting(protocol, number)
-                if number == 1 or instances is not None or self.allows(size_bytes, setting):
-                    yield setting
+    over: Over = never
+    settled: Over = never
+    stopped: Over = never
 
 
 @dataclass(frozen=True)
@@ -184,11 +99,6 @@ class ChosenProgram:
     setting: Setting
     runtime_us: float
 
-    @property
-    def preferred_us(self) -> float:
-        """See `preferred_us`."""
-        return preferred_us(self.runtime_us, self.setting)
-
 
 def lower_under(
     synthesis: Synthesis,
@@ -197,8 +107,7 @@ def lower_under(
     instances: int | None,
     *,
     fixed_chunks: bool = False,
-    over: Over = never,
-    stopped: Over = never,
+    ends: LoweringEnds | None = None,
 ) -> tuple[Synthesis, ChosenProgram]:
     """Lower the schedule whose program is fastest under a profile; the choice is the synthesis' schedule.
 
@@ -214,23 +123,39 @@ def lower_under(
         Number that the user asks for, or None to choose it.
     fixed_chunks
         Whether the number of chunks is the user's or a sketch's, or the bound is for it, so that messages are not cut into pieces.
-    over, stopped
-        Whether time is up, and whether the user wants an end.
+    ends
+        Tests for the end; None is as long as it takes.
 
     Raises
     ------
     LoweringError
         If a limit of the runtime cannot be kept by any schedule.
     """
-    synthesis = bounded_by_messages(synthesis, MAX_COUNT, over)
+    ends = ends or LoweringEnds()
+    synthesis = bounded_by_messages(synthesis, MAX_COUNT, ends.over)
     kept, found = synthesis.runners_up[: synthesis.kept], synthesis.runners_up[synthesis.kept :]
     ranked = sorted(found, key=lambda schedule: _estimated_us(schedule, options, profile))
-    schedules = unlike([synthesis.schedule, *kept, *ranked])[: PARAMS.most_schedules]
-    lowering = _TrialLowering(options, profile, instances, fixed_chunks, over, stopped)
-    chosen = _choose(_trials(schedules, lowering, 1 + synthesis.kept), options, instances, over, stopped)
+    schedules = _in_turn(unlike([synthesis.schedule, *kept, *ranked]), 1 + synthesis.kept)[: PARAMS.most_schedules]
+    lowering = _TrialLowering(options, profile, instances, fixed_chunks, ends.over, ends.stopped)
+    trials = _trials(schedules, lowering, 1 + synthesis.kept)
+    chosen = _choose(trials, options, instances, ends.settled, ends.stopped)
     if chosen.schedule is synthesis.schedule:
         return synthesis, chosen
     return chosen_instead(synthesis, chosen.schedule), chosen
+
+
+def _in_turn(schedules: Sequence[Schedule], first: int) -> list[Schedule]:
+    """Schedules, after so many first ones, with the engines that found them taking turns: programs of one engine's are much alike."""
+    turns: dict[str, list[Schedule]] = {}
+    for schedule in schedules[first:]:
+        turns.setdefault(_finder(schedule), []).append(schedule)
+    taken = chain.from_iterable(zip_longest(*turns.values()))
+    return [*schedules[:first], *(schedule for schedule in taken if schedule is not None)]
+
+
+def _finder(schedule: Schedule) -> str:
+    """Engine that found a schedule; empty if that is not known."""
+    return (schedule.origin.found_by or schedule.origin.engine) if schedule.origin else ""
 
 
 def _estimated_us(schedule: Schedule, options: LoweringOptions, profile: RuntimeProfile) -> float:
@@ -259,7 +184,7 @@ def _instances_with_room(schedule: Schedule, profile: RuntimeProfile) -> int:
         neighbours[link.src].add(link.dst)
         neighbours[link.dst].add(link.src)
     each = max(map(len, neighbours), default=1)
-    fitting = [number for number in PARAMS.instances if number * each <= profile.most_threadblocks]
+    fitting = [number for number in TRIALS.instances if number * each <= profile.most_threadblocks]
     return max(fitting, default=1)
 
 
@@ -283,28 +208,6 @@ def bound_under(schedule: Schedule, profile: RuntimeProfile) -> RuntimeBound:
     over = limits.countdown()
     bounds = RuntimeBounds.of(schedule.topology, collective.kind, collective.root, profile, limits)
     return bounds.at(schedule.size_bytes, over=over)
-
-
-def pieces_of(schedule: Schedule) -> Iterator[Schedule]:
-    """The schedule, and valid ones with its messages in pieces: what is forwarded, summed or copied out need not wait for a whole one."""
-    yield schedule
-    for number in PARAMS.pieces[1:]:
-        cut = cut_into(schedule, number)
-        if cut is not None:
-            yield cut
-
-
-def cut_into(schedule: Schedule, number: int) -> Schedule | None:
-    """The schedule with each message in so many pieces; None if these are small or too many, or it is not valid so."""
-    if are_small(schedule, schedule.size_bytes, number) or len(schedule.messages) * number > PARAMS.most_messages:
-        return None
-    cut = in_pieces(schedule, number)
-    return None if verify_any(cut) else replace(cut, origin=schedule.origin)
-
-
-def are_small(schedule: Schedule, size_bytes: float, number: int = 1) -> bool:
-    """True if pieces of a schedule's chunks, so many of each, are too small at a size; by default the chunks themselves are pieces."""
-    return schedule.collective.chunk_bytes(size_bytes) / number < PARAMS.least_piece_bytes
 
 
 def _trials(schedules: Iterable[Schedule], lowering: _TrialLowering, needed: int = 1) -> list[Trial]:
@@ -370,93 +273,17 @@ class _TrialLowering:
             before_us = time_us
 
 
-def trial_of(
-    schedule: Schedule,
-    options: LoweringOptions,
-    profile: RuntimeProfile,
-    stopped: Over = never,
-    *,
-    largest_bytes: float | None = None,
-) -> Trial:
-    """Lower a schedule with one instance for trials, at sizes up to the largest; None is the schedule's own.
-
-    Raises
-    ------
-    LoweringError
-        If a limit of the runtime cannot be kept.
-    """
-    plain = replace(options, instances=1, max_threadblocks=_most_threadblocks(options, profile))
-
-    def tried(arranged: LoweringOptions) -> Trial:
-        lowered = lower_unverified(schedule, arranged, stopped, reorders=False)
-        joined = _joined(schedule, lowered, arranged, stopped, largest_bytes or schedule.size_bytes)
-        return Trial(schedule, lowered, arranged, profile, joined)
-
-    return in_some_arrangement(tried, plain)
-
-
-T = TypeVar("T")
-
-
-def in_some_arrangement(lower: Callable[[LoweringOptions], T], options: LoweringOptions) -> T:
-    """Lower with local work spread and the waits of sums gathered, and where that cannot be, without: then connections may be full.
-
-    Raises
-    ------
-    LoweringError
-        If neither can be lowered.
-    """
-    try:
-        return lower(replace(options, times_local=True))
-    except LoweringError:
-        return lower(replace(options, times_local=False))
-
-
-def _most_threadblocks(options: LoweringOptions, profile: RuntimeProfile) -> int:
-    """Threadblocks of the profile's GPU that run at the same time and can be waited for."""
-    runtime = options.runtime
-    most = min(runtime.max_threadblocks, runtime.resident_threadblocks, MAX_DEPENDENCY_THREADBLOCK + 1)
-    return int(min(most, profile.most_threadblocks, options.max_threadblocks or most))
-
-
-def _joined(
-    schedule: Schedule, lowered: ReplayedProgram, options: LoweringOptions, stopped: Over, largest_bytes: float
-) -> dict[int, ReplayedProgram]:
-    """Programs with instances that do not fit without joining threadblocks, as long as there are not too many of these."""
-    most, blocks = options.max_threadblocks or 1, lowered.program.num_threadblocks
-    found: dict[int, ReplayedProgram] = {}
-    if len(schedule.messages) > PARAMS.most_joined_messages:
-        return found
-    for number in PARAMS.instances:
-        cell_bytes = largest_bytes / schedule.collective.chunks_per_size / number
-        if not most < blocks * number <= most * PARAMS.joined or cell_bytes < PARAMS.least_cell_bytes or stopped():
-            continue
-        with suppress(LoweringError):
-            wanted = replace(options, instances=number)
-            found[number] = lower_unverified(schedule, wanted, stopped, reorders=False)
-    return found
-
-
-def protocols_for(schedule: Schedule, options: LoweringOptions, profile: RuntimeProfile) -> tuple[Protocol, ...]:
-    """Protocols that may be chosen: the user's, else what machine and collective allow."""
-    if options.protocol is not None:
-        return (options.protocol,)
-    possible = possible_protocols(schedule.topology, schedule.collective.kind)
-    return tuple(protocol for protocol in possible if str(protocol) in profile.protocols)
-
-
 def _choose(
     trials: Sequence[Trial], options: LoweringOptions, instances: int | None, over: Over, stopped: Over
 ) -> ChosenProgram:
-    ranked = sorted(_ranked(trials, options, instances), key=lambda each: each[0])
-    best: ChosenProgram | None = None
-    failure: LoweringError | None = None
+    settled = _SettledTrials(options)
     tried: set[tuple[Setting, float]] = set()
-    for estimate_us, _, trial, setting in ranked:
-        if best is not None and (
-            estimate_us >= best.preferred_us * (1 - RELATIVE) or len(tried) >= PARAMS.most_lowered or over()
-        ):
-            break
+    for estimate_us, _, trial, setting in sorted(_ranked(trials, options, instances), key=lambda each: each[0]):
+        while settled.trials:
+            if estimate_us < settled.worth_us and len(tried) < PARAMS.most_lowered and not over():
+                break
+            if (chosen := settled.verified_best()) is not None:
+                return chosen
         if stopped() and trial.lowered_for(setting) is None:
             continue  # an interrupted user gets what is there
         # Of schedules that are as fast as each other in the same setting, which are often images of each other, one is enough.
@@ -465,19 +292,15 @@ def _choose(
             continue
         tried.add(likeness)
         try:
-            chosen = lower_as(trial, setting, options, stopped)
-        except LoweringError as error:
-            failure = failure or error
-            continue
+            settled.add(trial, setting, stopped)
         except Interrupted:
-            if best is not None:
-                break
-            raise
-        if best is None or chosen.preferred_us < best.preferred_us * (1 - RELATIVE):
-            best = chosen
-    if best is None:
-        raise failure or InputError("no protocol and number of instances is possible")
-    return best
+            if not settled.trials:
+                raise
+            break
+    while settled.trials:
+        if (chosen := settled.verified_best()) is not None:
+            return chosen
+    raise settled.failure or InputError("no protocol and number of instances is possible")
 
 
 def _ranked(
@@ -498,17 +321,35 @@ def _times(trial: Trial, options: LoweringOptions, instances: int | None) -> Ite
             yield preferred_us(time_us, setting), setting
 
 
-def tried_instances(asked: int | None) -> tuple[int, ...]:
-    """Numbers of instances to try: the one that the user asks for, else powers of two."""
-    return PARAMS.instances if asked is None else (asked,)
+@dataclass(frozen=True)
+class SettledTrial:
+    """A trial lowered in earnest for a setting, which nobody has verified, and its time under the profile in microseconds."""
+
+    trial: Trial
+    setting: Setting
+    lowered: ReplayedProgram
+    runtime_us: float
+
+    @property
+    def preferred_us(self) -> float:
+        """See `preferred_us`."""
+        return preferred_us(self.runtime_us, self.setting)
+
+    def chosen(self, options: LoweringOptions) -> ChosenProgram:
+        """Return the program, verified.
+
+        Raises
+        ------
+        LoweringError
+            If its flags come too early.
+        """
+        schedule = self.trial.schedule
+        lowered = verified(self.lowered, schedule.collective, options.runtime)
+        require_chosen(lowered, options)
+        return ChosenProgram(schedule, lowered, self.setting, self.runtime_us)
 
 
-def preferred_us(time_us: float, setting: Setting) -> float:
-    """Time by which settings are ranked: more instances take more of the GPU, and have to be worth it."""
-    return time_us * (1 + PARAMS.worth_of_doubling * math.log2(setting.instances))
-
-
-def lower_as(trial: Trial, setting: Setting, options: LoweringOptions, stopped: Over = never) -> ChosenProgram:
+def settle(trial: Trial, setting: Setting, stopped: Over = never) -> SettledTrial:
     """Lower a trial's schedule for a setting and replay its program.
 
     Raises
@@ -522,10 +363,39 @@ def lower_as(trial: Trial, setting: Setting, options: LoweringOptions, stopped: 
         found = in_some_arrangement(
             lambda each: lower_unverified(trial.schedule, each, stopped, reorders=False), wanted
         )
-    lowered = verified(found, trial.schedule.collective, options.runtime)
-    require_chosen(lowered, options)
-    replay = RuntimeReplay(lowered.program, trial.schedule.topology, trial.profile)
-    return ChosenProgram(trial.schedule, lowered, setting, replay.time_us(trial.schedule.size_bytes))
+    replay = RuntimeReplay(found.program, trial.schedule.topology, trial.profile)
+    return SettledTrial(trial, setting, found, replay.time_us(trial.schedule.size_bytes))
+
+
+class _SettledTrials:
+    """Trials lowered in earnest, of which the fastest is verified; `failure` is the first that could not be lowered or was refused."""
+
+    def __init__(self, options: LoweringOptions) -> None:
+        self.trials: list[SettledTrial] = []
+        self.failure: LoweringError | None = None
+        self._options = options
+
+    @property
+    def worth_us(self) -> float:
+        """Time by the first replay below which a setting is worth lowering in earnest."""
+        return PARAMS.margin * min(each.preferred_us for each in self.trials)
+
+    def add(self, trial: Trial, setting: Setting, stopped: Over) -> None:
+        """Lower a trial for a setting, if that can be done."""
+        try:
+            self.trials.append(settle(trial, setting, stopped))
+        except LoweringError as error:
+            self.failure = self.failure or error
+
+    def verified_best(self) -> ChosenProgram | None:
+        """The fastest program; None if it is refused, and then it is left out."""
+        fastest = min(self.trials, key=lambda each: each.preferred_us)
+        try:
+            return fastest.chosen(self._options)
+        except LoweringError as error:
+            self.failure = self.failure or error
+            self.trials.remove(fastest)
+            return None
 
 
 def require_chosen(lowered: Lowered, options: LoweringOptions) -> None:

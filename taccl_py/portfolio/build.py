@@ -14,7 +14,8 @@ from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import flag_is_early, possible_protocols
 from taccl_py.pipeline.deliver import Lowered, ReplayedProgram, verified
 from taccl_py.pipeline.resolve import Request, make_demand
-from taccl_py.pipeline.select import Trial, in_some_arrangement, preferred_us, require_chosen
+from taccl_py.pipeline.select import require_chosen
+from taccl_py.pipeline.trials import Trial, in_some_arrangement, preferred_us
 from taccl_py.pipeline.views import retimed
 from taccl_py.portfolio.by_replay import LOWEST, ReplayedCover, Stretch, TrialChoice, in_rising_order
 from taccl_py.portfolio.candidates import Candidate, Probe, race_candidates

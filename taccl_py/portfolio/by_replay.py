@@ -18,17 +18,9 @@ from itertools import chain, groupby, pairwise
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Protocol
-from taccl_py.pipeline import select
-from taccl_py.pipeline.select import (
-    Setting,
-    Trial,
-    are_small,
-    cut_into,
-    machines_seen,
-    preferred_us,
-    protocols_for,
-    trial_of,
-)
+from taccl_py.pipeline import trials
+from taccl_py.pipeline.select import machines_seen
+from taccl_py.pipeline.trials import Setting, Trial, are_small, cut_into, preferred_us, protocols_for, trial_of
 from taccl_py.portfolio.candidates import Candidate
 from taccl_py.portfolio.variants import at_size
 from taccl_py.profiles.model import RuntimeProfile
@@ -364,13 +356,15 @@ def _cut_for(whole: Candidate, best_at: Sequence[int], sizes: Sequence[int]) -> 
     The middle one of all sizes must not decide about pieces: in a wide range it is too small for them.
     """
     yield whole, best_at[len(best_at) // 2]
-    for pieces in select.PARAMS.pieces[1:]:
+    messages = len(whole.schedule.messages)
+    for pieces in trials.PARAMS.pieces:
         fitting = [size for size in best_at if not are_small(whole.schedule, size, pieces)]
         if not fitting:
             return
         size = fitting[len(fitting) // 2]
         cut = cut_into(at_size(whole.schedule, size), pieces)
-        if cut is not None:
+        if cut is not None and len(cut.messages) > messages:
+            messages = len(cut.messages)
             yield replace(whole, schedule=cut, curve=cost_curve(cut, sizes[0], sizes[-1])), size
 
 
@@ -409,7 +403,8 @@ def _tried(task: _UnloweredTrials) -> list[_CandidateTrial] | LoweringError:
     found: list[_CandidateTrial] = []
     for candidate, size in _cut_for(task.candidate, task.best_at, task.sizes):
         try:
-            trial = trial_of(at_size(candidate.schedule, size), task.options, task.profile)
+            schedule, largest = at_size(candidate.schedule, size), task.best_at[-1]
+            trial = trial_of(schedule, task.options, task.profile, largest_bytes=largest)
         except LoweringError as error:
             return found or error
         found.append(_CandidateTrial(candidate, trial))

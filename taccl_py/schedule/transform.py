@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain, groupby, pairwise
+from operator import itemgetter
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Schedule
-from taccl_py.schedule.layout import UntimedMessage
+from taccl_py.schedule.layout import ChunkBlocks, UntimedMessage
 from taccl_py.schedule.timing import build_schedule, dispatch_messages, time_messages
 from taccl_py.tolerances import RELATIVE
 from taccl_py.topology.model import Topology
@@ -143,30 +147,71 @@ def _same_cost(one: Topology, link: int, other: Topology, other_link: int) -> bo
 
 
 def in_pieces(schedule: Schedule, pieces: int) -> Schedule:
-    """The same paths with so many times as many chunks, each message in so many that follow each other.
+    """The same paths with the largest messages in at least so many pieces that follow each other, and others in pieces no larger than those.
 
-    Forwards and sums then start with the first piece while others are still in flight. A message of several chunks is cut
-    into neighbouring parts. Messages that meet in one sum, which neither wait nor are waited for, begin with different pieces if there are
-    enough, so that only one of the sums is left when the last pieces arrive. The result may be invalid where a message must not start
-    after the arrival of another.
+    Forwards and sums then start with the first piece while others are still in flight. Chunks that always go together are cut at the same
+    places in all messages, so that what arrives is what is sent on; chunks are cut where there are not enough of them. Messages that meet
+    in one sum, which neither wait nor are waited for, begin with different pieces if there are enough, so that only one of the sums is
+    left when the last pieces arrive. The result may be invalid where a message must not start after the arrival of another.
     """
-    first = _first_pieces(schedule, pieces)
-    collective = replace(schedule.collective, chunks_per_rank=schedule.collective.chunks_per_rank * pieces)
+    cut, parts_of = _cut_of(schedule, pieces), _pieces_of_messages(schedule, pieces)
+    first = _first_pieces(schedule, [len(parts) for parts in parts_of])
+    collective = replace(schedule.collective, chunks_per_rank=schedule.collective.chunks_per_rank * cut)
     untimed: list[UntimedMessage] = []
-    for number, message in enumerate(schedule.messages):
-        cells = [chunk * pieces + piece for chunk in message.chunks for piece in range(pieces)]
-        each = len(message.chunks)
-        for place in range(pieces):
-            start, end = (
-                message.start_us + (message.end_us - message.start_us) * at / pieces for at in (place, place + 1)
-            )
-            piece = (first.get(number, 0) + place) % pieces
-            part = tuple(cells[piece * each : (piece + 1) * each])
+    for number, (message, parts) in enumerate(zip(schedule.messages, parts_of, strict=True)):
+        turn = first.get(number, 0)
+        start, rate = message.start_us, (message.end_us - message.start_us) / (len(message.chunks) * cut)
+        for part in (*parts[turn:], *parts[:turn]):
+            end = start + rate * len(part)
             untimed.append(UntimedMessage(message.link, part, start, end, message.reduce, packed=message.packed))
-    return build_schedule(schedule.topology, collective, schedule.chunk_bytes / pieces, untimed)
+            start = end
+    return build_schedule(schedule.topology, collective, schedule.chunk_bytes / cut, untimed)
 
 
-def _first_pieces(schedule: Schedule, pieces: int) -> dict[int, int]:
+def messages_in_pieces(schedule: Schedule, pieces: int) -> int:
+    """Messages that a schedule has with its messages in pieces."""
+    return sum(map(len, _pieces_of_messages(schedule, pieces)))
+
+
+def largest_message(schedule: Schedule) -> int:
+    """Chunks of the largest message."""
+    return max((len(message.chunks) for message in schedule.messages), default=1)
+
+
+def _cut_of(schedule: Schedule, pieces: int) -> int:
+    """Parts of each chunk so that the largest messages can be cut into so many equal pieces."""
+    return pieces // math.gcd(pieces, largest_message(schedule))
+
+
+def _pieces_of_messages(schedule: Schedule, pieces: int) -> list[list[tuple[int, ...]]]:
+    """Parts of chunks that each piece of each message has, see `in_pieces`.
+
+    Chunks that always go together are a block. Large blocks are several pieces; small ones that follow each other are one as far as a
+    message has them all.
+    """
+    untimed, cut = untimed_messages(schedule), _cut_of(schedule, pieces)
+    most = largest_message(schedule) * cut // pieces
+    blocks = ChunkBlocks.of(schedule.collective, untimed)
+    parts_of: list[list[tuple[int, range]]] = []
+    number = room = 0
+    for first, end in pairwise(border * cut for border in blocks.borders):
+        size = end - first
+        count = -(-size // most)
+        if size > room:
+            number, room = number + 1, most
+        room = room - size if count == 1 else 0
+        places = [first + size * part // count for part in range(count + 1)]
+        parts_of.append([(number + part, range(*ends)) for part, ends in enumerate(pairwise(places))])
+        number += count - 1
+    return [
+        [tuple(chain.from_iterable(part for _, part in of_piece)) for _, of_piece in groupby(
+            chain.from_iterable(parts_of[block] for block in blocks.coarse(message).chunks), key=itemgetter(0)
+        )]
+        for message in untimed
+    ]  # fmt: skip
+
+
+def _first_pieces(schedule: Schedule, pieces: Sequence[int]) -> dict[int, int]:
     """Piece that comes first, of messages that meet in one sum, which neither wait for others nor are waited for."""
     links = schedule.topology.links
     sent = {(links[message.link].src, chunk) for message in schedule.messages for chunk in message.chunks}
@@ -177,9 +222,9 @@ def _first_pieces(schedule: Schedule, pieces: int) -> dict[int, int]:
         if message.reduce and all((src, c) not in came and (dst, c) not in sent for c in message.chunks):
             meeting.setdefault((dst, message.chunks), []).append(number)
     return {
-        number: place * pieces // len(numbers)
+        number: place * pieces[number] // len(numbers)
         for numbers in meeting.values()
-        if len(numbers) <= pieces
+        if len(numbers) <= pieces[numbers[0]]
         for place, number in enumerate(numbers)
     }
 

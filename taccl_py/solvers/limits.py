@@ -25,8 +25,8 @@ Over = Callable[[], bool]
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Time after the limit that running work may take to come to its end: a part of it, and so many seconds at least.
 _GRACE, _LEAST_GRACE_SECONDS = 0.25, 1.0
-# Work that may go into what is better to lower, as a part of a search's.
-_LOWERING = 0.4
+# Work that may go into what is better to lower, and into lowering the best of it in earnest, as parts of a search's.
+_LOWERING, _SETTLING = 0.4, 0.2
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,20 @@ class Limits:
 
     def to_lower(self) -> Over:
         """End of the search for better things to lower: by the clock from the beginning of the search, by work from when first asked."""
+        return self._after_search(_LOWERING)
+
+    def to_settle(self) -> Over:
+        """End of lowering the best of them in earnest: by the clock as `to_lower`, by work from when first asked."""
+        return self._after_search(_SETTLING)
+
+    def _after_search(self, part: float) -> Over:
         if not self.by_work:
             return self.countdown(grace_seconds=self.grace_seconds)
         begun: list[Over] = []
 
         def over() -> bool:
             if not begun:
-                begun.append(self.within(max(_LEAST_GRACE_SECONDS, _LOWERING * self.seconds)).countdown())
+                begun.append(self.within(max(_LEAST_GRACE_SECONDS, part * self.seconds)).countdown())
             return begun[0]()
 
         return over

@@ -13,7 +13,8 @@ from taccl_py.pipeline import deliver, select
 from taccl_py.pipeline.deliver import lower_and_verify, lower_unverified
 from taccl_py.pipeline.resolve import Request
 from taccl_py.pipeline.search import synthesize
-from taccl_py.pipeline.select import Setting, bound_under, choose_for, lower_under, preferred_us, trial_of
+from taccl_py.pipeline.select import LoweringEnds, bound_under, choose_for, lower_under, settle
+from taccl_py.pipeline.trials import Setting, preferred_us, trial_of
 from taccl_py.profiles.catalog import load_profile
 from taccl_py.profiles.model import ProtocolCosts
 from taccl_py.runtimes import RUNTIMES
@@ -29,7 +30,7 @@ from taccl_py.verify.any_size import verify_any
 from tests.instances import MB, full
 
 MI300X = load_profile("rccl-mi300x")
-RCCL = LoweringOptions(RUNTIMES["rccl"])
+RCCL, EXECUTOR = (LoweringOptions(RUNTIMES[name]) for name in ("rccl", "executor"))
 
 
 def exchange(kind, size_bytes, name="mi300x"):
@@ -110,13 +111,25 @@ def test_more_instances_have_to_be_worth_their_threadblocks():
     assert preferred_us(90.0, two) < preferred_us(100.0, one)
 
 
-def test_instances_that_do_not_fit_are_joined_in_earnest():
-    """All-pairs has 15 threadblocks: 4 instances fit into RCCL's 64, 8 have to be joined."""
-    trial = trial_of(exchange(Kind.ALLREDUCE, 1 << 16), RCCL, MI300X)
+def test_instances_without_room_are_copies_of_a_program_with_fewer_threadblocks():
+    """All-pairs has 15 threadblocks: 4 copies fit into RCCL's 64; for 8 a program that sends and receives in one threadblock is made."""
+    schedule, size = exchange(Kind.ALLREDUCE, 1 << 20), 1 << 20
+    trial = trial_of(schedule, RCCL, MI300X)
     assert trial.lowered.program.num_threadblocks == 15
-    assert set(trial.joined) == {8}
-    assert trial.allows(1 << 16, Setting(Protocol.LL, 8))
-    assert not trial.allows(1 << 16, Setting(Protocol.LL, 16))
+    assert set(trial.narrower) == {8}
+    assert trial.narrower[8].num_threadblocks <= 8
+    assert trial.allows(size, Setting(Protocol.SIMPLE, 8))
+    assert not trial.allows(size, Setting(Protocol.SIMPLE, 16))
+    as_told = trial.time_us(size, Setting(Protocol.SIMPLE, 8))
+    settled = settle(trial, Setting(Protocol.SIMPLE, 8))
+    assert settled.runtime_us == pytest.approx(as_told, rel=0.1)
+    assert settled.lowered.program.num_threadblocks <= 64
+
+
+def test_programs_with_fewer_threadblocks_are_made_as_long_as_they_save_time():
+    """A small call takes as long with 8 instances as with 4, so there is none for 16, though an A100 has room."""
+    trial = trial_of(exchange(Kind.ALLGATHER, 1 << 16), EXECUTOR, load_profile("executor-a100"))
+    assert set(trial.narrower) <= {8}
 
 
 def test_instances_with_more_elements_than_a_rank_reads_are_not_tried():
@@ -194,7 +207,7 @@ def test_what_the_user_has_already_is_lowered_even_if_time_is_up(kept):
     """All pairs have the faster program, and the ring comes first."""
     direct = exchange(Kind.ALLGATHER, 1 << 16)
     found = Synthesis(_ring(1 << 16), Bound(1.0, "made up"), Proof.FEASIBLE, "none", {}, (direct,), kept)
-    _, chosen = lower_under(found, RCCL, MI300X, None, over=lambda: True)
+    _, chosen = lower_under(found, RCCL, MI300X, None, ends=LoweringEnds(over=lambda: True))
     assert (chosen.schedule is direct) == bool(kept)
 
 

@@ -9,7 +9,7 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Protocol
 from taccl_py.pipeline.resolve import Request
-from taccl_py.pipeline.select import Setting, trial_of
+from taccl_py.pipeline.trials import Setting, trial_of
 from taccl_py.portfolio.build import synthesize_portfolio
 from taccl_py.portfolio.by_replay import (
     TrialChoice,

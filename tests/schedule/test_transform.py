@@ -91,6 +91,56 @@ def test_messages_of_a_sum_that_is_sent_on_all_begin_with_the_first_piece():
     assert chunks_by_link(cut) == [[0, 1], [0, 1]]
 
 
+def test_only_messages_that_are_larger_than_the_pieces_are_cut():
+    """Chunks stay whole where there are enough of them."""
+    cut = in_pieces(relayed((0, 1, 2, 3), (4,)), 2)
+    assert cut.collective.chunks_per_rank == 5
+    assert chunks_of_messages(cut) == [(0, 1), (2, 3), (4,)]
+
+
+def test_chunks_are_cut_where_there_are_not_enough_of_them():
+    cut = in_pieces(relayed((0, 1, 2), (3,)), 2)
+    assert cut.collective.chunks_per_rank == 8
+    assert cut.chunk_bytes == MB / 2
+    assert chunks_of_messages(cut) == [(0, 1, 2), (3, 4, 5), (6, 7)]
+
+
+def test_what_arrives_is_cut_as_it_is_sent_on():
+    """Rank 1 gets four chunks at once and sends the first one to rank 2 before the others: then that is a message of its own."""
+    schedule = relayed((0, 1, 2, 3), onward=((0,), (1, 2, 3)))
+    assert chunks_of_messages(in_pieces(schedule, 1)) == chunks_of_messages(schedule)
+    cut = in_pieces(schedule, 2)
+    assert verify_schedule(cut) == ()
+    assert chunks_of_messages(cut) == [(0,), (1,), (2, 3)]
+
+
+def test_small_neighbours_stay_one_piece():
+    """Of six chunks, sent on one by one, two are a piece each."""
+    schedule = relayed(tuple(range(6)), onward=tuple((chunk,) for chunk in range(6)))
+    assert chunks_of_messages(in_pieces(schedule, 3))[:3] == [(0, 1), (2, 3), (4, 5)]
+
+
+def relayed(*groups, onward=()):
+    """Broadcast of groups of chunks of 1 MB from rank 0 to rank 1 and, in the same groups unless others are given, to rank 2."""
+    topology, step = chain(3), 100.0
+    untimed = [
+        UntimedMessage(topology.links_between[0, 1][0], g, i * step, (i + 1) * step) for i, g in enumerate(groups)
+    ]
+    later = len(groups) * step
+    onward = onward or groups
+    untimed += [
+        UntimedMessage(topology.links_between[1, 2][0], g, later + i * step, later + (i + 1) * step)
+        for i, g in enumerate(onward)
+    ]
+    chunks = sum(map(len, groups))
+    return build_schedule(topology, Collective(Kind.BROADCAST, 3, chunks, 0), MB, untimed)
+
+
+def chunks_of_messages(schedule):
+    """Chunks of messages, in their order; of what is sent on in the same groups, once."""
+    return list(dict.fromkeys(m.chunks for m in sorted(schedule.messages, key=lambda each: (each.link, each.start_us))))
+
+
 # Turning around
 
 

@@ -1,0 +1,262 @@
+"""Trials: a schedule's program, replayed at any size as if it had been lowered for any protocol and number of instances.
+
+A schedule is lowered once. Where copies of its program do not fit beside each other, others with fewer threadblocks are made of what
+was lowered. Messages can be cut into pieces, so that what is forwarded, summed or copied out need not wait for a whole one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from taccl_py.errors import InvalidArtifact, LoweringError
+from taccl_py.lowering.limits import most_copies
+from taccl_py.lowering.lower import LoweringOptions
+from taccl_py.lowering.program import Program, Protocol
+from taccl_py.lowering.protocol import possible_protocols
+from taccl_py.pipeline.deliver import ReplayedProgram, TrialPrograms
+from taccl_py.profiles.model import RuntimeProfile
+from taccl_py.runtimes import MAX_DEPENDENCY_THREADBLOCK
+from taccl_py.schedule.ir import Schedule
+from taccl_py.schedule.transform import in_pieces, largest_message, messages_in_pieces
+from taccl_py.simulate.runtime_replay import RuntimeReplay
+from taccl_py.solvers.limits import Over, never
+from taccl_py.verify.any_size import verify_any
+
+
+@dataclass(frozen=True)
+class Params:
+    """Numbers of trials.
+
+    Attributes
+    ----------
+    instances
+        Numbers of instances that are tried: powers of two, as experts' files have them. Guess.
+    worth_of_doubling
+        Part of the time that twice as many instances have to save: threadblocks are taken from other kernels. Guess.
+    least_cell_bytes
+        Chunks are not cut into instances with fewer bytes. Guess.
+    pieces
+        Numbers of pieces into which the largest messages are cut, as long as each saves time over the one before. Measured: on mi300x,
+        64 MiB, with up to 16 instead of 4 ReduceScatter 415 -> 321 us, AllToAll 261 -> 241.
+    least_piece_bytes, most_messages
+        Pieces have so many bytes at least, and schedules of pieces so many messages at most: an operation of Simple costs what some
+        32 KiB take, and several instances share a piece. Measured: two mi300x, AllReduce of 64 MiB, with up to 4000 messages instead of 1500
+        921 -> 528 us, and 18 instead of 12 s in all.
+    """
+
+    instances: tuple[int, ...] = (1, 2, 4, 8, 16)
+    worth_of_doubling: float = 0.01
+    least_cell_bytes: int = 16
+    pieces: tuple[int, ...] = (1, 2, 4, 8, 16)
+    least_piece_bytes: float = 65536.0
+    most_messages: int = 4000
+
+
+PARAMS = Params()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Setting:
+    """A protocol and a number of instances."""
+
+    protocol: Protocol
+    instances: int
+
+
+class Trial:
+    """A lowered schedule that is replayed under a profile at any size and setting.
+
+    Attributes
+    ----------
+    schedule
+        The schedule, at the size that it was lowered for.
+    lowered
+        Its program with one instance.
+    options, profile
+        The runtime, and the runtime profile.
+    narrower
+        Programs of one instance by number of instances, where copies of `lowered` have too many threadblocks.
+    """
+
+    def __init__(
+        self, schedule: Schedule, lowered: ReplayedProgram, options: LoweringOptions, profile: RuntimeProfile
+    ) -> None:
+        self.schedule, self.lowered = schedule, lowered
+        self.options, self.profile = options, profile
+        self.narrower: dict[int, Program] = {}
+        self._replay = RuntimeReplay(lowered.program, schedule.topology, profile)
+        self._narrower: dict[int, RuntimeReplay] = {}
+        self._known: dict[tuple[float, Setting], float] = {}
+
+    def add_narrower(self, instances: int, program: Program) -> None:
+        """Let this many instances be copies of another program with fewer threadblocks."""
+        self.narrower[instances] = program
+        self._narrower[instances] = RuntimeReplay(program, self.schedule.topology, self.profile)
+
+    def time_us(self, size_bytes: float, setting: Setting) -> float:
+        """Time at a size as nccl-tests counts it; infinite where connections of the protocol hold too little for the program."""
+        if (size_bytes, setting) not in self._known:
+            self._known[size_bytes, setting] = math.inf
+            with suppress(InvalidArtifact):
+                self._known[size_bytes, setting] = self._replayed_us(size_bytes, setting)
+        return self._known[size_bytes, setting]
+
+    def _replayed_us(self, size_bytes: float, setting: Setting) -> float:
+        replay = self._narrower.get(setting.instances, self._replay)
+        return replay.time_us(size_bytes, protocol=str(setting.protocol), instances=setting.instances)
+
+    def lowered_for(self, setting: Setting) -> ReplayedProgram | None:
+        """Program of a setting, if it was lowered already."""
+        fits = setting.instances == 1 and self.lowered.program.protocol is setting.protocol
+        return self.lowered if fits else None
+
+    def allows(self, size_bytes: float, setting: Setting) -> bool:
+        """True if this many copies of the program fit into the runtime, and a call's chunks can be cut for them.
+
+        The call is one of this size, or the nearest one where the ranks do not divide it.
+        """
+        runtime, number = self.options.runtime, setting.instances
+        program = self._copied(number)
+        collective, whole = self.schedule.collective, program.num_chunks_per_loop * number
+        cell_bytes = size_bytes / max(collective.chunks_per_size, 1)
+        return (
+            self._has_room_for(number)
+            and program.num_channels * number <= runtime.max_channels
+            and cell_bytes / number >= PARAMS.least_cell_bytes
+            and (size_bytes % whole == 0 or collective.served_bytes(size_bytes) % whole == 0)
+        )
+
+    def _copied(self, instances: int) -> Program:
+        """Program of which so many instances are copies."""
+        return self.narrower.get(instances, self.lowered.program)
+
+    def _has_room_for(self, copies: int) -> bool:
+        program = self._copied(copies)
+        most = self.options.max_threadblocks or 1
+        return program.num_threadblocks * copies <= most and copies <= most_copies(program)
+
+    def settings(self, size_bytes: float, protocols: Sequence[Protocol], instances: int | None) -> Iterator[Setting]:
+        """Settings for a call of a size: those that the runtime allows, or all with the instances that the user asks for."""
+        for number in tried_instances(instances):
+            for protocol in protocols:
+                setting = Setting(protocol, number)
+                if number == 1 or instances is not None or self.allows(size_bytes, setting):
+                    yield setting
+
+
+def trial_of(
+    schedule: Schedule,
+    options: LoweringOptions,
+    profile: RuntimeProfile,
+    stopped: Over = never,
+    *,
+    largest_bytes: float | None = None,
+) -> Trial:
+    """Lower a schedule with one instance for trials, at sizes up to the largest; None is the schedule's own.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept.
+    """
+    plain = replace(options, instances=1, max_threadblocks=most_threadblocks(options, profile))
+
+    def tried(arranged: LoweringOptions) -> Trial:
+        programs = TrialPrograms(schedule, arranged)
+        trial = Trial(schedule, programs.whole, arranged, profile)
+        _add_narrower(trial, programs, largest_bytes or schedule.size_bytes, stopped)
+        return trial
+
+    return in_some_arrangement(tried, plain)
+
+
+def _add_narrower(trial: Trial, programs: TrialPrograms, size_bytes: float, stopped: Over) -> None:
+    """Give a trial programs for instances of which copies of its own have no room, as long as each saves time over the one before."""
+    schedule, blocks, least_us = trial.schedule, trial.lowered.program.num_threadblocks, math.inf
+    protocols = protocols_for(schedule, trial.options, trial.profile)
+    for number in PARAMS.instances:
+        is_narrower = blocks * number > (trial.options.max_threadblocks or 1)
+        if is_narrower:
+            cell_bytes = size_bytes / schedule.collective.chunks_per_size / number
+            program = None if cell_bytes < PARAMS.least_cell_bytes or stopped() else programs.narrower(number)
+            if program is None:
+                return
+            trial.add_narrower(number, program)
+        settings = [Setting(protocol, number) for protocol in protocols]
+        time_us = min(preferred_us(trial.time_us(size_bytes, each), each) for each in settings)
+        if is_narrower and time_us >= least_us:
+            return
+        least_us = min(least_us, time_us)
+
+
+T = TypeVar("T")
+
+
+def in_some_arrangement(lower: Callable[[LoweringOptions], T], options: LoweringOptions) -> T:
+    """Lower with local work spread and the waits of sums gathered, and where that cannot be, without: then connections may be full.
+
+    Raises
+    ------
+    LoweringError
+        If neither can be lowered.
+    """
+    try:
+        return lower(replace(options, times_local=True))
+    except LoweringError:
+        return lower(replace(options, times_local=False))
+
+
+def most_threadblocks(options: LoweringOptions, profile: RuntimeProfile) -> int:
+    """Threadblocks of the profile's GPU that run at the same time and can be waited for."""
+    runtime = options.runtime
+    most = min(runtime.max_threadblocks, runtime.resident_threadblocks, MAX_DEPENDENCY_THREADBLOCK + 1)
+    return int(min(most, profile.most_threadblocks, options.max_threadblocks or most))
+
+
+def protocols_for(schedule: Schedule, options: LoweringOptions, profile: RuntimeProfile) -> tuple[Protocol, ...]:
+    """Protocols that may be chosen: the user's, else what machine and collective allow."""
+    if options.protocol is not None:
+        return (options.protocol,)
+    possible = possible_protocols(schedule.topology, schedule.collective.kind)
+    return tuple(protocol for protocol in possible if str(protocol) in profile.protocols)
+
+
+def pieces_of(schedule: Schedule) -> Iterator[Schedule]:
+    """The schedule, and valid ones with its messages in pieces: what is forwarded, summed or copied out need not wait for a whole one."""
+    yield schedule
+    messages = len(schedule.messages)
+    for number in PARAMS.pieces:
+        cut = cut_into(schedule, number)
+        if cut is not None and len(cut.messages) > messages:
+            messages = len(cut.messages)
+            yield cut
+
+
+def cut_into(schedule: Schedule, number: int) -> Schedule | None:
+    """The schedule with its largest messages in so many pieces; None if these are small or too many, or it is not valid so."""
+    if are_small(schedule, schedule.size_bytes, number):
+        return None
+    if messages_in_pieces(schedule, number) > PARAMS.most_messages:
+        return None
+    cut = in_pieces(schedule, number)
+    return None if verify_any(cut) else replace(cut, origin=schedule.origin)
+
+
+def are_small(schedule: Schedule, size_bytes: float, number: int = 1) -> bool:
+    """True if pieces of a schedule's largest messages, so many of each, are too small at a size; by default the messages themselves are pieces."""
+    largest_bytes = largest_message(schedule) * schedule.collective.chunk_bytes(size_bytes)
+    return largest_bytes / number < PARAMS.least_piece_bytes
+
+
+def tried_instances(asked: int | None) -> tuple[int, ...]:
+    """Numbers of instances to try: the one that the user asks for, else powers of two."""
+    return PARAMS.instances if asked is None else (asked,)
+
+
+def preferred_us(time_us: float, setting: Setting) -> float:
+    """Time by which settings are ranked: more instances take more of the GPU, and have to be worth it."""
+    return time_us * (1 + PARAMS.worth_of_doubling * math.log2(setting.instances))
