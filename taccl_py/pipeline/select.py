@@ -53,8 +53,8 @@ class Params:
     most_lowered
         Settings that are lowered in earnest for one choice. Guess.
     margin
-        A setting is lowered in earnest if its first replay is not slower than the best program by this factor: threadblocks are shared out
-        anew, which makes most programs 0 to 15 % faster than the copies of the first replay. Guess.
+        A setting is lowered in earnest if its first replay is not slower than the best program by this factor. Measured: most of 27 programs
+        take 0.97 to 1.03 of that replay.
     most_schedules
         Schedules that are lowered for one choice. Guess.
     hopeless
@@ -64,7 +64,7 @@ class Params:
     """
 
     most_lowered: int = 5
-    margin: float = 1.06
+    margin: float = 1.03
     most_schedules: int = 8
     hopeless: float = 1.5
     bound_seconds: float = 5.0
