@@ -15,15 +15,12 @@ from itertools import chain, zip_longest
 
 from taccl_py.errors import InputError, Interrupted, LoweringError
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.lowering.program import Protocol
 from taccl_py.pipeline.deliver import Lowered, ReplayedProgram, lower_unverified, verified
 from taccl_py.pipeline.search import chosen_instead, require_valid
 from taccl_py.pipeline.trials import (
-    PARAMS as TRIALS,
-)
-from taccl_py.pipeline.trials import (
     Setting,
     Trial,
+    estimated_us,
     in_some_arrangement,
     pieces_of,
     preferred_us,
@@ -31,17 +28,13 @@ from taccl_py.pipeline.trials import (
     trial_of,
 )
 from taccl_py.profiles.model import RuntimeProfile
-from taccl_py.profiles.view import machine_under
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Schedule
-from taccl_py.schedule.timing import time_messages
-from taccl_py.schedule.transform import untimed_messages
 from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.solvers.limits import Limits, Over, never
 from taccl_py.synthesis.bounds.runtime import RuntimeBound, RuntimeBounds
 from taccl_py.synthesis.engine import Synthesis, unlike
 from taccl_py.synthesis.messages import bounded_by_messages
-from taccl_py.topology.model import Topology
 
 
 @dataclass(frozen=True)
@@ -159,33 +152,8 @@ def _finder(schedule: Schedule) -> str:
 
 
 def _estimated_us(schedule: Schedule, options: LoweringOptions, profile: RuntimeProfile) -> float:
-    """Estimate of a program's time before it is lowered: the schedule's on the machine as the best protocol sees it."""
-    untimed, times_us = untimed_messages(schedule), [math.inf]
-    for protocol, machine in machines_seen(schedule, protocols_for(schedule, options, profile), profile):
-        end_us = max((each.end_us for each in time_messages(machine, schedule.chunk_bytes, untimed)), default=0.0)
-        times_us.append(profile.protocols[str(protocol)].launch_us + end_us)
-    return min(times_us)
-
-
-def machines_seen(
-    schedule: Schedule, protocols: Iterable[Protocol], profile: RuntimeProfile
-) -> Iterator[tuple[Protocol, Topology]]:
-    """A schedule's machine as each protocol sees it, with as many instances as have room."""
-    instances = _instances_with_room(schedule, profile)
-    for protocol in protocols:
-        yield protocol, machine_under(schedule.topology, profile, str(protocol), instances)
-
-
-def _instances_with_room(schedule: Schedule, profile: RuntimeProfile) -> int:
-    """Instances for which a GPU has threadblocks, if each neighbour that a rank sends to or receives from takes one."""
-    neighbours: list[set[int]] = [set() for _ in range(schedule.topology.num_ranks)]
-    for message in schedule.messages:
-        link = schedule.topology.links[message.link]
-        neighbours[link.src].add(link.dst)
-        neighbours[link.dst].add(link.src)
-    each = max(map(len, neighbours), default=1)
-    fitting = [number for number in TRIALS.instances if number * each <= profile.most_threadblocks]
-    return max(fitting, default=1)
+    """Estimate of a program's time before it is lowered, under the best protocol."""
+    return min(estimated_us(schedule, protocols_for(schedule, options, profile), profile).values(), default=math.inf)
 
 
 def choose_for(

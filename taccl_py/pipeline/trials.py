@@ -7,7 +7,7 @@ was lowered. Messages can be cut into pieces, so that what is forwarded, summed 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -19,11 +19,14 @@ from taccl_py.lowering.program import Program, Protocol
 from taccl_py.lowering.protocol import possible_protocols
 from taccl_py.pipeline.deliver import ReplayedProgram, TrialPrograms
 from taccl_py.profiles.model import RuntimeProfile
+from taccl_py.profiles.view import machine_under
 from taccl_py.runtimes import MAX_DEPENDENCY_THREADBLOCK
 from taccl_py.schedule.ir import Schedule
-from taccl_py.schedule.transform import in_pieces, largest_message, messages_in_pieces
+from taccl_py.schedule.timing import time_messages
+from taccl_py.schedule.transform import in_pieces, largest_message, messages_in_pieces, untimed_messages
 from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.solvers.limits import Over, never
+from taccl_py.topology.model import Topology
 from taccl_py.verify.any_size import verify_any
 
 
@@ -37,6 +40,8 @@ class Params:
         Numbers of instances that are tried: powers of two, as experts' files have them. Guess.
     worth_of_doubling
         Part of the time that twice as many instances have to save: threadblocks are taken from other kernels. Guess.
+    near
+        Protocols that by estimates are slower by more than this factor do not decide about instances. Guess.
     least_cell_bytes
         Chunks are not cut into instances with fewer bytes. Guess.
     pieces
@@ -50,6 +55,7 @@ class Params:
 
     instances: tuple[int, ...] = (1, 2, 4, 8, 16)
     worth_of_doubling: float = 0.01
+    near: float = 1.5
     least_cell_bytes: int = 16
     pieces: tuple[int, ...] = (1, 2, 4, 8, 16)
     least_piece_bytes: float = 65536.0
@@ -174,23 +180,31 @@ def trial_of(
     return in_some_arrangement(tried, plain)
 
 
-def _add_narrower(trial: Trial, programs: TrialPrograms, size_bytes: float, stopped: Over) -> None:
-    """Give a trial programs for instances of which copies of its own have no room, as long as each saves time over the one before."""
-    schedule, blocks, least_us = trial.schedule, trial.lowered.program.num_threadblocks, math.inf
-    protocols = protocols_for(schedule, trial.options, trial.profile)
-    for number in PARAMS.instances:
-        is_narrower = blocks * number > (trial.options.max_threadblocks or 1)
-        if is_narrower:
-            cell_bytes = size_bytes / schedule.collective.chunks_per_size / number
+def _add_narrower(trial: Trial, programs: TrialPrograms, largest_bytes: float, stopped: Over) -> None:
+    """Give a trial programs for instances of which copies of its own have no room, as long as each saves time over those before.
+
+    Time is that of the schedule's size, under protocols that by estimates are not far slower there than the best one.
+    """
+    most, blocks = trial.options.max_threadblocks or 1, trial.lowered.program.num_threadblocks
+    wide = [number for number in PARAMS.instances if blocks * number <= most]
+    narrow = PARAMS.instances[len(wide) :]
+    if not narrow:
+        return
+    schedule, best_us = trial.schedule, math.inf
+    estimates = estimated_us(schedule, protocols_for(schedule, trial.options, trial.profile), trial.profile)
+    likely = [each for each, time_us in estimates.items() if time_us <= PARAMS.near * min(estimates.values())]
+    for number in (*wide[-1:], *narrow):
+        if number in narrow:
+            cell_bytes = largest_bytes / schedule.collective.chunks_per_size / number
             program = None if cell_bytes < PARAMS.least_cell_bytes or stopped() else programs.narrower(number)
             if program is None:
                 return
             trial.add_narrower(number, program)
-        settings = [Setting(protocol, number) for protocol in protocols]
-        time_us = min(preferred_us(trial.time_us(size_bytes, each), each) for each in settings)
-        if is_narrower and time_us >= least_us:
+        settings = [Setting(protocol, number) for protocol in likely]
+        time_us = min(preferred_us(trial.time_us(schedule.size_bytes, each), each) for each in settings)
+        if time_us >= best_us:
             return
-        least_us = min(least_us, time_us)
+        best_us = time_us
 
 
 T = TypeVar("T")
@@ -223,6 +237,36 @@ def protocols_for(schedule: Schedule, options: LoweringOptions, profile: Runtime
         return (options.protocol,)
     possible = possible_protocols(schedule.topology, schedule.collective.kind)
     return tuple(protocol for protocol in possible if str(protocol) in profile.protocols)
+
+
+def estimated_us(schedule: Schedule, protocols: Iterable[Protocol], profile: RuntimeProfile) -> dict[Protocol, float]:
+    """Estimates of a program's time before it is lowered: the schedule's on the machine as each protocol sees it."""
+    untimed, times_us = untimed_messages(schedule), dict[Protocol, float]()
+    for protocol, machine in machines_seen(schedule, protocols, profile):
+        end_us = max((each.end_us for each in time_messages(machine, schedule.chunk_bytes, untimed)), default=0.0)
+        times_us[protocol] = profile.protocols[str(protocol)].launch_us + end_us
+    return times_us
+
+
+def machines_seen(
+    schedule: Schedule, protocols: Iterable[Protocol], profile: RuntimeProfile
+) -> Iterator[tuple[Protocol, Topology]]:
+    """A schedule's machine as each protocol sees it, with as many instances as have room."""
+    instances = _instances_with_room(schedule, profile)
+    for protocol in protocols:
+        yield protocol, machine_under(schedule.topology, profile, str(protocol), instances)
+
+
+def _instances_with_room(schedule: Schedule, profile: RuntimeProfile) -> int:
+    """Instances for which a GPU has threadblocks, if each neighbour that a rank sends to or receives from takes one."""
+    neighbours: list[set[int]] = [set() for _ in range(schedule.topology.num_ranks)]
+    for message in schedule.messages:
+        link = schedule.topology.links[message.link]
+        neighbours[link.src].add(link.dst)
+        neighbours[link.dst].add(link.src)
+    each = max(map(len, neighbours), default=1)
+    fitting = [number for number in PARAMS.instances if number * each <= profile.most_threadblocks]
+    return max(fitting, default=1)
 
 
 def pieces_of(schedule: Schedule) -> Iterator[Schedule]:

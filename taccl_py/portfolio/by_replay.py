@@ -19,8 +19,16 @@ from taccl_py.errors import LoweringError
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Protocol
 from taccl_py.pipeline import trials
-from taccl_py.pipeline.select import machines_seen
-from taccl_py.pipeline.trials import Setting, Trial, are_small, cut_into, preferred_us, protocols_for, trial_of
+from taccl_py.pipeline.trials import (
+    Setting,
+    Trial,
+    are_small,
+    cut_into,
+    machines_seen,
+    preferred_us,
+    protocols_for,
+    trial_of,
+)
 from taccl_py.portfolio.candidates import Candidate
 from taccl_py.portfolio.variants import at_size
 from taccl_py.profiles.model import RuntimeProfile
