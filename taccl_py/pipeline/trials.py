@@ -188,10 +188,11 @@ def _add_narrower(trial: Trial, programs: TrialPrograms, largest_bytes: float, s
     most, blocks = trial.options.max_threadblocks or 1, trial.lowered.program.num_threadblocks
     wide = [number for number in PARAMS.instances if blocks * number <= most]
     narrow = PARAMS.instances[len(wide) :]
-    if not narrow:
-        return
     schedule, best_us = trial.schedule, math.inf
-    estimates = estimated_us(schedule, protocols_for(schedule, trial.options, trial.profile), trial.profile)
+    protocols = protocols_for(schedule, trial.options, trial.profile)
+    if not narrow or not protocols:
+        return
+    estimates = estimated_us(schedule, protocols, trial.profile)
     likely = [each for each, time_us in estimates.items() if time_us <= PARAMS.near * min(estimates.values())]
     for number in (*wide[-1:], *narrow):
         if number in narrow:
@@ -244,7 +245,7 @@ def estimated_us(schedule: Schedule, protocols: Iterable[Protocol], profile: Run
     untimed, times_us = untimed_messages(schedule), dict[Protocol, float]()
     for protocol, machine in machines_seen(schedule, protocols, profile):
         end_us = max((each.end_us for each in time_messages(machine, schedule.chunk_bytes, untimed)), default=0.0)
-        times_us[protocol] = profile.protocols[str(protocol)].launch_us + end_us
+        times_us[protocol] = profile.costs_of(str(protocol)).launch_us + end_us
     return times_us
 
 

@@ -130,10 +130,15 @@ def machine_under(topology: Topology, profile: RuntimeProfile, protocol: str, in
         One of its protocols.
     instances
         Threadblocks that feed one link at a time.
+
+    Raises
+    ------
+    InputError
+        If the profile does not have the protocol.
     """
     if profile.is_neutral:
         return topology
-    costs = profile.protocols[protocol]
+    costs = profile.costs_of(protocol)
     return _changed(topology, profile, costs, costs.tb_gbps * instances)
 
 

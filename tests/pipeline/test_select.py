@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from taccl_py.collective import Collective, Kind
-from taccl_py.errors import LoweringError
+from taccl_py.errors import InputError, LoweringError
 from taccl_py.lowering.limits import multiples_beside
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Op, Protocol, size_divisor
-from taccl_py.pipeline import deliver, select
+from taccl_py.pipeline import deliver, select, trials
 from taccl_py.pipeline.deliver import lower_and_verify, lower_unverified
 from taccl_py.pipeline.resolve import Request
 from taccl_py.pipeline.search import synthesize
@@ -136,6 +136,17 @@ def test_copies_do_not_wait_for_each_other_where_data_are_relayed(instances, pro
     setting = Setting(Protocol.SIMPLE, instances)
     assert trial.time_us(MB, setting) == pytest.approx(promised_us, abs=0.1)
     assert settle(trial, setting).runtime_us == pytest.approx(made_us, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "problem"), [(Protocol.LL, "has no protocol LL, only Simple"), (None, "no protocol and number")]
+)
+def test_a_profile_without_the_protocols_that_are_possible_is_told(asked, problem, monkeypatch):
+    schedule = exchange(Kind.ALLREDUCE, 1 << 20)
+    simple = replace(MI300X, protocols={"Simple": MI300X.protocols["Simple"]})
+    monkeypatch.setattr(trials, "possible_protocols", lambda *_: (Protocol.LL,))
+    with pytest.raises(InputError, match=problem):
+        choose_for(schedule, replace(RCCL, protocol=asked), simple, None)
 
 
 def test_programs_with_fewer_threadblocks_are_made_as_long_as_they_save_time():
