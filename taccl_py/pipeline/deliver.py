@@ -128,11 +128,9 @@ def lower_unverified(
     LoweringError
         If a limit of the runtime cannot be kept.
     """
-    carried = sum(len(message.chunks) for message in schedule.messages)
-    if carried > _MANY_CHUNKS:
-        lowered = _lower_as_group(schedule, options, carried)
-        if lowered is not None:
-            return lowered
+    lowered = _lower_as_group(schedule, options)
+    if lowered is not None:
+        return lowered
     begun = time.monotonic()
     lowering = Lowering(schedule, options)
     kept = options.port_order
@@ -173,10 +171,7 @@ class TrialPrograms:
     def __init__(self, schedule: Schedule, options: LoweringOptions) -> None:
         self._schedule, self._options = schedule, options
         self._lowering: Lowering | None = None
-        carried = sum(len(message.chunks) for message in schedule.messages)
-        whole: ReplayedProgram | None = None
-        if carried > _MANY_CHUNKS:
-            whole = _lower_as_group(schedule, options, carried)
+        whole: ReplayedProgram | None = _lower_as_group(schedule, options)
         if whole is None:
             self._lowering = Lowering(schedule, options)
             program, timeline = _lower_once(self._lowering, schedule, options.port_order, options)
@@ -197,13 +192,14 @@ class TrialPrograms:
         return None
 
 
-def _lower_as_group(schedule: Schedule, options: LoweringOptions, carried: int) -> Lowered | None:
-    """A symmetric schedule, lowered rank by rank; None if it is not symmetric enough, or ranks do not fit together, or wait too long.
+def _lower_as_group(schedule: Schedule, options: LoweringOptions) -> Lowered | None:
+    """A large symmetric schedule, lowered rank by rank; None if it is small or not symmetric enough, or ranks do not fit together, or wait too long.
 
     Chunks of ranks that some image parts (of two nodes, at most) are copied together, which real memory takes its time for. Only where
     all ranks at once would take minutes is that the better choice.
     """
-    group = as_group(schedule)
+    carried = sum(len(message.chunks) for message in schedule.messages)
+    group = as_group(schedule) if carried > _MANY_CHUNKS else None
     if group is None or len(group.roots) * _LEAST_IMAGES > schedule.topology.num_ranks:
         return None
     try:

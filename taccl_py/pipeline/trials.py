@@ -23,7 +23,7 @@ from taccl_py.profiles.view import machine_under
 from taccl_py.runtimes import MAX_DEPENDENCY_THREADBLOCK
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.timing import time_messages
-from taccl_py.schedule.transform import in_pieces, largest_message, messages_in_pieces, untimed_messages
+from taccl_py.schedule.transform import in_pieces, largest_message, untimed_messages
 from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.solvers.limits import Over, never
 from taccl_py.topology.model import Topology
@@ -285,10 +285,8 @@ def cut_into(schedule: Schedule, number: int) -> Schedule | None:
     """The schedule with its largest messages in so many pieces; None if these are small or too many, or it is not valid so."""
     if are_small(schedule, schedule.size_bytes, number):
         return None
-    if messages_in_pieces(schedule, number) > PARAMS.most_messages:
-        return None
-    cut = in_pieces(schedule, number)
-    return None if verify_any(cut) else replace(cut, origin=schedule.origin)
+    cut = in_pieces(schedule, number, PARAMS.most_messages)
+    return None if cut is None or verify_any(cut) else replace(cut, origin=schedule.origin)
 
 
 def are_small(schedule: Schedule, size_bytes: float, number: int = 1) -> bool:

@@ -65,7 +65,7 @@ ANY_ALGORITHM = "any algorithm"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Origin of a schedule: how it was made; written into its file, never used to compute anything.
+    """Origin of a schedule: how it was made; written into its file. Only the turns in which schedules of several engines are lowered depend on it.
 
     Attributes
     ----------

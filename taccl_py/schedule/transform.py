@@ -146,15 +146,18 @@ def _same_cost(one: Topology, link: int, other: Topology, other_link: int) -> bo
     return costs == others and one.links[link].latency_us == other.links[other_link].latency_us
 
 
-def in_pieces(schedule: Schedule, pieces: int) -> Schedule:
+def in_pieces(schedule: Schedule, pieces: int, most_messages: float = math.inf) -> Schedule | None:
     """The same paths with the largest messages in at least so many pieces that follow each other, and others in pieces no larger than those.
 
     Forwards and sums then start with the first piece while others are still in flight. Chunks that always go together are cut at the same
     places in all messages, so that what arrives is what is sent on; chunks are cut where there are not enough of them. Messages that meet
     in one sum, which neither wait nor are waited for, begin with different pieces if there are enough, so that only one of the sums is
-    left when the last pieces arrive. The result may be invalid where a message must not start after the arrival of another.
+    left when the last pieces arrive. The result may be invalid where a message must not start after the arrival of another. It is None if it
+    has more than so many messages.
     """
-    cut, parts_of = _cut_of(schedule, pieces), _pieces_of_messages(schedule, pieces)
+    cut, parts_of = _pieces_of_messages(schedule, pieces)
+    if sum(map(len, parts_of)) > most_messages:
+        return None
     first = _first_pieces(schedule, [len(parts) for parts in parts_of])
     collective = replace(schedule.collective, chunks_per_rank=schedule.collective.chunks_per_rank * cut)
     untimed: list[UntimedMessage] = []
@@ -168,29 +171,20 @@ def in_pieces(schedule: Schedule, pieces: int) -> Schedule:
     return build_schedule(schedule.topology, collective, schedule.chunk_bytes / cut, untimed)
 
 
-def messages_in_pieces(schedule: Schedule, pieces: int) -> int:
-    """Messages that a schedule has with its messages in pieces."""
-    return sum(map(len, _pieces_of_messages(schedule, pieces)))
-
-
 def largest_message(schedule: Schedule) -> int:
     """Chunks of the largest message."""
     return max((len(message.chunks) for message in schedule.messages), default=1)
 
 
-def _cut_of(schedule: Schedule, pieces: int) -> int:
-    """Parts of each chunk so that the largest messages can be cut into so many equal pieces."""
-    return pieces // math.gcd(pieces, largest_message(schedule))
-
-
-def _pieces_of_messages(schedule: Schedule, pieces: int) -> list[list[tuple[int, ...]]]:
-    """Parts of chunks that each piece of each message has, see `in_pieces`.
+def _pieces_of_messages(schedule: Schedule, pieces: int) -> tuple[int, list[list[tuple[int, ...]]]]:
+    """Number of parts of each chunk, of which the largest messages can be cut into equal pieces; and those that each piece of each message has.
 
     Chunks that always go together are a block. Large blocks are several pieces; small ones that follow each other are one as far as a
     message has them all.
     """
-    untimed, cut = untimed_messages(schedule), _cut_of(schedule, pieces)
-    most = largest_message(schedule) * cut // pieces
+    untimed, largest = untimed_messages(schedule), largest_message(schedule)
+    cut = pieces // math.gcd(pieces, largest)
+    most = largest * cut // pieces
     blocks = ChunkBlocks.of(schedule.collective, untimed)
     parts_of: list[list[tuple[int, range]]] = []
     number = room = 0
@@ -203,7 +197,7 @@ def _pieces_of_messages(schedule: Schedule, pieces: int) -> list[list[tuple[int,
         places = [first + size * part // count for part in range(count + 1)]
         parts_of.append([(number + part, range(*ends)) for part, ends in enumerate(pairwise(places))])
         number += count - 1
-    return [
+    return cut, [
         [tuple(chain.from_iterable(part for _, part in of_piece)) for _, of_piece in groupby(
             chain.from_iterable(parts_of[block] for block in blocks.coarse(message).chunks), key=itemgetter(0)
         )]

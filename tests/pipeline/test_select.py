@@ -18,6 +18,7 @@ from taccl_py.pipeline.trials import Setting, preferred_us, trial_of
 from taccl_py.profiles.catalog import load_profile
 from taccl_py.profiles.model import ProtocolCosts
 from taccl_py.runtimes import RUNTIMES
+from taccl_py.schedule.ir import Origin
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule
 from taccl_py.schedule.transform import in_pieces
@@ -30,7 +31,7 @@ from taccl_py.verify.any_size import verify_any
 from tests.instances import MB, full
 
 MI300X = load_profile("rccl-mi300x")
-RCCL, EXECUTOR = (LoweringOptions(RUNTIMES[name]) for name in ("rccl", "executor"))
+RCCL = LoweringOptions(RUNTIMES["rccl"])
 
 
 def exchange(kind, size_bytes, name="mi300x"):
@@ -149,10 +150,12 @@ def test_a_profile_without_the_protocols_that_are_possible_is_told(asked, proble
         choose_for(schedule, replace(RCCL, protocol=asked), simple, None)
 
 
-def test_programs_with_fewer_threadblocks_are_made_as_long_as_they_save_time():
-    """A small call takes as long with 8 instances as with 4, so there is none for 16, though an A100 has room."""
-    trial = trial_of(exchange(Kind.ALLGATHER, 1 << 16), EXECUTOR, load_profile("executor-a100"))
-    assert set(trial.narrower) <= {8}
+@pytest.mark.parametrize(("size", "made"), [(1 << 16, {8}), (1 << 24, {8, 16})])
+def test_programs_with_fewer_threadblocks_are_made_as_long_as_they_save_time(size, made):
+    """A ring has 3 threadblocks, so that 4 instances fit into 16; with 8 a small call is no faster, and 16 are not tried."""
+    trial = trial_of(_ring(size), replace(RCCL, max_threadblocks=16), MI300X)
+    assert trial.lowered.program.num_threadblocks == 3
+    assert set(trial.narrower) == made
 
 
 def test_instances_with_more_elements_than_a_rank_reads_are_not_tried():
@@ -248,6 +251,27 @@ def test_runners_up_are_lowered_in_the_order_of_their_estimates(monkeypatch):
     lower_under(found, RCCL, MI300X, None)
     assert lowered[0] is ring
     assert lowered[1] is direct
+
+
+def test_engines_take_turns_at_being_lowered(monkeypatch):
+    """Two schedules of one engine are faster than that of another, which comes between them even so."""
+    direct = exchange(Kind.ALLGATHER, 1 << 16)
+    fast, middle = found_by("templates", direct), found_by("templates", in_pieces(direct, 2))
+    slow, answer, tried = found_by("greedy", _ring(1 << 16)), found_by("templates", in_pieces(direct, 4)), []
+
+    def noted(schedule, *given, **named):
+        tried.append(schedule.messages)
+        return trial_of(schedule, *given, **named)
+
+    monkeypatch.setattr(select, "trial_of", noted)
+    monkeypatch.setattr(select, "pieces_of", lambda schedule: iter([schedule]))
+    found = Synthesis(answer, Bound(1.0, "made up"), Proof.FEASIBLE, "none", {}, (middle, slow, fast))
+    lower_under(found, RCCL, MI300X, None)
+    assert tried == [each.messages for each in (answer, fast, slow, middle)]
+
+
+def found_by(engine, schedule):
+    return replace(schedule, origin=Origin("auto", "none", "", 0, "feasible", 1.0, "made up", found_by=engine))
 
 
 def _ring(size_bytes):
