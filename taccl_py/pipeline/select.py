@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from itertools import chain, zip_longest
 
 from taccl_py.errors import InputError, Interrupted, LoweringError
@@ -181,32 +182,65 @@ def bound_under(schedule: Schedule, profile: RuntimeProfile) -> RuntimeBound:
 def _trials(schedules: Iterable[Schedule], lowering: _TrialLowering, needed: int = 1) -> list[Trial]:
     """Trials of the schedules that can be lowered, of one and of so many of the first at least; those that are slow by far are left out.
 
+    First each schedule as it is, then the fastest so far in more pieces, again and again: one with many messages leaves time for others.
+
     Raises
     ------
     LoweringError
         If none can.
     """
-    trials: list[Trial] = []
-    failure: LoweringError | None = None
-    best_us = math.inf
-    for place, schedule in enumerate(schedules):
-        if trials and place >= needed and lowering.over():
-            break
-        if schedule.makespan_us > PARAMS.hopeless * best_us:
-            continue
-        try:
-            for trial, time_us in lowering.trials(schedule):
-                trials.append(trial)
-                best_us = min(best_us, time_us)
-        except LoweringError as error:
-            failure = failure or error
-        except Interrupted:
-            if trials:
+    found = _FoundTrials()
+    try:
+        for place, schedule in enumerate(schedules):
+            if found.trials and place >= needed and lowering.over():
                 break
+            if schedule.makespan_us <= PARAMS.hopeless * found.best_us:
+                found.go_on(place, lowering.trials(schedule))
+        while found.unfinished and not lowering.over():
+            _, place, trials = heappop(found.unfinished)
+            found.go_on(place, trials)
+    except Interrupted:
+        if not found.trials:
             raise
-    if not trials:
-        raise failure or ValueError("there is no schedule to lower")
-    return trials
+    if not found.trials:
+        raise found.failure or ValueError("there is no schedule to lower")
+    return found.trials
+
+
+class _FoundTrials:
+    """Trials as they are found.
+
+    Attributes
+    ----------
+    trials
+        All of them.
+    unfinished
+        Heap of what goes on: time of the last trial in microseconds, place of the schedule, and its next trials.
+    failure
+        The first that could not be lowered.
+    """
+
+    def __init__(self) -> None:
+        self.trials: list[Trial] = []
+        self.unfinished: list[tuple[float, int, Iterator[tuple[Trial, float]]]] = []
+        self.failure: LoweringError | None = None
+
+    @property
+    def best_us(self) -> float:
+        """Least time of what goes on; infinite if nothing does."""
+        return self.unfinished[0][0] if self.unfinished else math.inf
+
+    def go_on(self, place: int, trials: Iterator[tuple[Trial, float]]) -> None:
+        """Take the next trial of a schedule, if there is one and it can be lowered."""
+        try:
+            following = next(trials, None)
+        except LoweringError as error:
+            self.failure = self.failure or error
+            return
+        if following is not None:
+            trial, time_us = following
+            self.trials.append(trial)
+            heappush(self.unfinished, (time_us, place, trials))
 
 
 @dataclass(frozen=True)
@@ -231,8 +265,6 @@ class _TrialLowering:
         require_valid(schedule)
         before_us = math.inf
         for cut in (schedule,) if self.fixed_chunks else pieces_of(schedule):
-            if math.isfinite(before_us) and self.over():
-                return
             trial = trial_of(cut, self.options, self.profile, self.stopped)
             time_us = min((each for each, _ in _times(trial, self.options, self.instances)), default=math.inf)
             yield trial, time_us

@@ -270,6 +270,26 @@ def test_engines_take_turns_at_being_lowered(monkeypatch):
     assert tried == [each.messages for each in (answer, fast, slow, middle)]
 
 
+def test_all_schedules_are_tried_before_the_fastest_is_in_pieces(monkeypatch):
+    """An exchange is faster than a ring, so that it goes on in pieces while there is time."""
+    ring, direct, tried = _ring(16 * MB), exchange(Kind.ALLGATHER, 16 * MB), []
+
+    def noted(schedule, *given, **named):
+        tried.append((schedule.origin.found_by, len(schedule.messages)))
+        return trial_of(schedule, *given, **named)
+
+    def over():
+        return len(tried) >= 4
+
+    monkeypatch.setattr(select, "trial_of", noted)
+    found = Synthesis(
+        found_by("ring", ring), Bound(1.0, "made up"), Proof.FEASIBLE, "none", {}, (found_by("direct", direct),)
+    )
+    _, chosen = lower_under(found, RCCL, MI300X, None, ends=LoweringEnds(over=over))
+    assert tried == [("ring", 56), ("direct", 56), ("direct", 112), ("direct", 224)]
+    assert chosen.schedule.origin.found_by == "direct"
+
+
 def found_by(engine, schedule):
     return replace(schedule, origin=Origin("auto", "none", "", 0, "feasible", 1.0, "made up", found_by=engine))
 
