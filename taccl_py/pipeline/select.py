@@ -16,6 +16,7 @@ from itertools import chain, zip_longest
 
 from taccl_py.errors import InputError, Interrupted, LoweringError
 from taccl_py.lowering.lower import LoweringOptions
+from taccl_py.lowering.program import Protocol
 from taccl_py.pipeline.deliver import Lowered, ReplayedProgram, lower_unverified, verified
 from taccl_py.pipeline.search import chosen_instead, require_valid
 from taccl_py.pipeline.trials import (
@@ -266,7 +267,7 @@ class _TrialLowering:
         before_us = math.inf
         for cut in (schedule,) if self.fixed_chunks else pieces_of(schedule):
             trial = trial_of(cut, self.options, self.profile, self.stopped)
-            time_us = min((each for each, _ in _times(trial, self.options, self.instances)), default=math.inf)
+            time_us = min((each for each, _ in _times(trial, self.instances, trial.likely)), default=math.inf)
             yield trial, time_us
             if time_us >= before_us:
                 return
@@ -277,8 +278,20 @@ def _choose(
     trials: Sequence[Trial], options: LoweringOptions, instances: int | None, over: Over, stopped: Over
 ) -> ChosenProgram:
     settled = _SettledTrials(options)
+    for are_likely in (True, False):
+        ranked = sorted(_ranked(trials, instances, are_likely=are_likely), key=lambda each: each[0])
+        chosen = _first_verified(settled, ranked, over, stopped)
+        if chosen is not None:
+            return chosen
+    raise settled.failure or InputError("no protocol and number of instances is possible")
+
+
+def _first_verified(
+    settled: _SettledTrials, ranked: Sequence[tuple[float, int, Trial, Setting]], over: Over, stopped: Over
+) -> ChosenProgram | None:
+    """The fastest program that the verifier accepts, of the best few that are ranked; None if there is none."""
     tried: set[tuple[Setting, float]] = set()
-    for estimate_us, _, trial, setting in sorted(_ranked(trials, options, instances), key=lambda each: each[0]):
+    for estimate_us, _, trial, setting in ranked:
         while settled.trials:
             if estimate_us < settled.worth_us and len(tried) < PARAMS.most_lowered and not over():
                 break
@@ -300,21 +313,22 @@ def _choose(
     while settled.trials:
         if (chosen := settled.verified_best()) is not None:
             return chosen
-    raise settled.failure or InputError("no protocol and number of instances is possible")
+    return None
 
 
 def _ranked(
-    trials: Sequence[Trial], options: LoweringOptions, instances: int | None
+    trials: Sequence[Trial], instances: int | None, *, are_likely: bool
 ) -> Iterator[tuple[float, int, Trial, Setting]]:
-    """Every trial and setting with its time; of equal times the one with fewer instances of the earlier trial first."""
+    """Every trial and setting of likely protocols, or of others, with its time; of equal times fewer instances of the earlier trial first."""
     for place, trial in enumerate(trials):
-        yield from ((time_us, place, trial, setting) for time_us, setting in _times(trial, options, instances))
+        possible = protocols_for(trial.schedule, trial.options, trial.profile)
+        protocols = [each for each in possible if (each in trial.likely) is are_likely]
+        yield from ((time_us, place, trial, setting) for time_us, setting in _times(trial, instances, protocols))
 
 
-def _times(trial: Trial, options: LoweringOptions, instances: int | None) -> Iterator[tuple[float, Setting]]:
-    """Every possible setting of a trial, and the time by which it is ranked."""
+def _times(trial: Trial, instances: int | None, protocols: Sequence[Protocol]) -> Iterator[tuple[float, Setting]]:
+    """Every possible setting of a trial under some protocols, and the time by which it is ranked."""
     size = trial.schedule.size_bytes
-    protocols = protocols_for(trial.schedule, options, trial.profile)
     for setting in trial.settings(size, protocols, instances):
         time_us = trial.time_us(size, setting)
         if math.isfinite(time_us):

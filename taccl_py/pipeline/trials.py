@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar
 
 from taccl_py.errors import InvalidArtifact, LoweringError
@@ -42,7 +43,7 @@ class Params:
     worth_of_doubling
         Part of the time that twice as many instances have to save: threadblocks are taken from other kernels. Guess.
     near
-        Protocols that by estimates are slower by more than this factor do not decide about instances. Guess.
+        Protocols that by estimates are slower than the best by more than this factor are replayed only where no other is safe. Guess.
     least_cell_bytes
         Chunks are not cut into instances with fewer bytes. Guess.
     pieces
@@ -98,6 +99,15 @@ class Trial:
         self._replay = RuntimeReplay(lowered.program, schedule.topology, profile)
         self._narrower: dict[int, RuntimeReplay] = {}
         self._known: dict[tuple[float, Setting], float] = {}
+
+    @cached_property
+    def likely(self) -> tuple[Protocol, ...]:
+        """Protocols that by estimates are not far slower at the schedule's size than the best one."""
+        possible = protocols_for(self.schedule, self.options, self.profile)
+        if len(possible) < 2:
+            return possible
+        estimates = estimated_us(self.schedule, possible, self.profile)
+        return tuple(each for each in possible if estimates[each] <= PARAMS.near * min(estimates.values()))
 
     def add_narrower(self, instances: int, program: Program) -> None:
         """Let this many instances be copies of another program with fewer threadblocks."""
@@ -184,17 +194,14 @@ def trial_of(
 def _add_narrower(trial: Trial, programs: TrialPrograms, largest_bytes: float, stopped: Over) -> None:
     """Give a trial programs for instances of which copies of its own have no room, as long as each saves time over those before.
 
-    Time is that of the schedule's size, under protocols that by estimates are not far slower there than the best one.
+    Time is that of the schedule's size, under likely protocols.
     """
     most, blocks = trial.options.max_threadblocks or 1, trial.lowered.program.num_threadblocks
     wide = [number for number in PARAMS.instances if blocks * number <= most]
     narrow = PARAMS.instances[len(wide) :]
     schedule, best_us = trial.schedule, math.inf
-    protocols = protocols_for(schedule, trial.options, trial.profile)
-    if not narrow or not protocols:
+    if not narrow or not trial.likely:
         return
-    estimates = estimated_us(schedule, protocols, trial.profile)
-    likely = [each for each, time_us in estimates.items() if time_us <= PARAMS.near * min(estimates.values())]
     for number in (*wide[-1:], *narrow):
         if number in narrow:
             cell_bytes = largest_bytes / schedule.collective.chunks_per_size / number
@@ -202,7 +209,7 @@ def _add_narrower(trial: Trial, programs: TrialPrograms, largest_bytes: float, s
             if program is None:
                 return
             trial.add_narrower(number, program)
-        settings = [Setting(protocol, number) for protocol in likely]
+        settings = [Setting(protocol, number) for protocol in trial.likely]
         time_us = min(preferred_us(trial.time_us(schedule.size_bytes, each), each) for each in settings)
         if time_us >= best_us:
             return

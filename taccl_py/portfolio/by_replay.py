@@ -336,8 +336,7 @@ class _UnloweredTrials:
 
     def least_us(self, trial: Trial, size: int) -> float:
         """Time of the fastest setting of a trial at a size."""
-        protocols = protocols_for(trial.schedule, self.options, self.profile)
-        settings = trial.settings(size, protocols, self.instances)
+        settings = trial.settings(size, trial.likely, self.instances)
         return min((preferred_us(trial.time_us(size, each), each) for each in settings), default=math.inf)
 
 

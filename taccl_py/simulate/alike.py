@@ -8,15 +8,25 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 NOBODY = -1  # stands for no connection
 
 
+class StepKind(NamedTuple):
+    """What a step does; `sources` are the operands of a fused local sum, 0 for anything else."""
+
+    receives: bool
+    sends: bool
+    copies: bool
+    sources: int
+    count: int
+
+
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """A step as it is timed: `sources` are the operands of a fused local sum, 0 for anything else; `waits` are of (block, step)."""
+    """A step as it is timed: see `StepKind`; `waits` are of (block, step)."""
 
     receives: bool
     sends: bool
@@ -24,6 +34,11 @@ class StepWork:
     sources: int
     count: int
     waits: tuple[tuple[int, int], ...]
+
+    @property
+    def kind(self) -> StepKind:
+        """All of it but its waits."""
+        return StepKind(self.receives, self.sends, self.copies, self.sources, self.count)
 
 
 class ShapeLoad(NamedTuple):
@@ -138,7 +153,7 @@ def _coloured(
     own = [
         (
             place,
-            tuple((w.receives, w.sends, w.copies, w.sources, w.count) for w in block.works),
+            tuple(work.kind for work in block.works),
             block.far_in, block.latency_us, tuple(load[1:] for load in block.loads),
         )
         for place, block in zip(places, blocks, strict=True)
@@ -194,15 +209,8 @@ def _merged(
     for index in first.values():
         block = blocks[index]
         works = [
-            StepWork(
-                w.receives,
-                w.sends,
-                w.copies,
-                w.sources,
-                w.count,
-                tuple(sorted({(number[colours[other]], step) for other, step in w.waits})),
-            )
-            for w in block.works
+            replace(work, waits=tuple(sorted({(number[colours[other]], step) for other, step in work.waits})))
+            for work in block.works
         ]
         loads = tuple(
             load._replace(

@@ -27,7 +27,6 @@ from __future__ import annotations
 import copy
 import heapq
 import math
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
@@ -37,7 +36,7 @@ from taccl_py.lowering.program import Op, Program, Step, chunks_of_size
 from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile
 from taccl_py.profiles.view import Usable, far_resources, is_far, serial_alphas, usable_shares
 from taccl_py.runtimes import MAX_COUNT, MAX_REDUCE_CHAIN
-from taccl_py.simulate.alike import NOBODY, ReplayedBlock, ShapeLoad, StepWork, merge_alike
+from taccl_py.simulate.alike import NOBODY, ReplayedBlock, ShapeLoad, StepKind, StepWork, merge_alike
 from taccl_py.tolerances import RELATIVE
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
@@ -120,13 +119,31 @@ def _require_fit(program: Program, topology: Topology) -> None:
 
 
 class _Structure:
-    """Threadblocks of a program with the links that they use, those that are alike replaced by one."""
+    """Threadblocks of a program with the links that they use, those that are alike replaced by one.
+
+    Attributes
+    ----------
+    name
+        The program's.
+    blocks, num_connections
+        Threadblocks, and the number of connections between them.
+    kinds, kinds_of
+        Kinds of steps, and for every block those of its steps, by their numbers.
+    awaited
+        For every block its steps for which others wait.
+    """
 
     def __init__(self, program: Program, topology: Topology) -> None:
-        self._name = program.name
+        self.name = program.name
         self._connections: dict[tuple[int, int, int], int] = {}
         blocks = self._build(program, topology)
-        self._blocks, self._num_connections = merge_alike(blocks, len(self._connections))
+        self.blocks, self.num_connections = merge_alike(blocks, len(self._connections))
+        numbers: dict[StepKind, int] = {}
+        self.kinds_of = [[numbers.setdefault(work.kind, len(numbers)) for work in block.works] for block in self.blocks]
+        self.kinds = list(numbers)
+        self.awaited: list[set[int]] = [set() for _ in self.blocks]
+        for other, target in (wait for block in self.blocks for work in block.works for wait in work.waits):
+            self.awaited[other].add(target)
         self._topology = topology
         self._ends_us: dict[tuple[_ReplayCase, int], float] = {}
 
@@ -186,8 +203,7 @@ class _Structure:
     def _end_us(self, case: _ReplayCase, iterations: int) -> float:
         """End of so many iterations, which large sizes have in common."""
         if (case, iterations) not in self._ends_us:
-            run = _ReplayRun(self._blocks, self._num_connections, case, iterations)
-            self._ends_us[case, iterations] = run.end_us(self._name)
+            self._ends_us[case, iterations] = _ReplayRun(self, case, iterations).end_us()
         return self._ends_us[case, iterations]
 
 
@@ -208,203 +224,258 @@ class _ReplayCase:
 
 
 @dataclass(slots=True, eq=False)
-class _MessageTimes:
-    """Messages of a connection in order: when sent and when seen by the other side; operations received, and when.
+class _ConnectionRun:
+    """Messages of a connection in order: when sent and when seen by the other side; operations received so far, and when.
 
-    `ready` has the moments in which the receiving block came to its steps. `receiver` and `sender` wait for the other side.
+    `ready` has the moments in which the receiving block came to its steps, `freed` the message that freed the slots of the last send.
+    `receiver` and `sender` wait for the other side.
     """
 
+    hop_us: float = 0.0
     started: list[float] = field(default_factory=list)
     ended: list[float] = field(default_factory=list)
     seen: list[float] = field(default_factory=list)
     operations: int = 0
-    received: list[tuple[int, float]] = field(default_factory=list)
+    received: list[int] = field(default_factory=list)
+    received_us: list[float] = field(default_factory=list)
     ready: list[float] = field(default_factory=list)
-    taken: int = 0
-    receiver: int = NOBODY
-    sender: int = NOBODY
+    freed: int = 0
+    receiver: _BlockRun | None = None
+    sender: _BlockRun | None = None
+
+    def slots_free_us(self, needed: int) -> float | None:
+        """When so many operations had been received, no fewer than were asked for before; None if not known yet."""
+        received, freed = self.received, self.freed
+        while freed < len(received) and received[freed] < needed:
+            freed += 1
+        self.freed = freed
+        return self.received_us[freed] if freed < len(received) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _StepTimes:
+    """Time of a threadblock for a step of which nothing is missing, and in how many operations.
+
+    The tail is what a receiver takes to copy the rest of the last operation once all has arrived.
+    """
+
+    duration_us: float
+    operations: int
+    tail_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class _AskedLoad:
+    """What a message asks of a resource: its latency, its part that occupies the resource, that of the copies before it, and time a chunk."""
+
+    resource: int
+    alpha_us: float
+    occupied_us: float
+    queued_us: float
+    chunk_us: float
+
+
+@dataclass(slots=True, eq=False)
+class _BlockRun:
+    """A block that is replayed: what it does, the end of every step that it has finished, and the one that it is at.
+
+    `first` is the place of the first block of its copy of the program. `waiters` are blocks by the finished step that they wait for.
+    """
+
+    replayed: ReplayedBlock
+    index: int
+    first: int
+    works: Sequence[StepWork]
+    times: Sequence[_StepTimes]
+    loads: Sequence[_AskedLoad]
+    awaited: Set[int]
+    into: _ConnectionRun | None
+    out: _ConnectionRun | None
+    finished: list[float] = field(default_factory=list)
+    iteration: int = 0
+    position: int = 0
+    waiters: dict[int, list[_BlockRun]] = field(default_factory=dict)
 
 
 class _ReplayRun:
     """One replay. A block goes on until what it waits for is not known yet; sends begin in the order of time."""
 
-    def __init__(
-        self, blocks: Sequence[ReplayedBlock], num_connections: int, case: _ReplayCase, iterations: int
-    ) -> None:
-        self._case, self._iterations, apart = case, iterations, case.apart
-        self._blocks = [*blocks] * apart
-        # By block, those of each copy after those of the one before: its copy's first block, and its connections.
-        self._first = [copy * len(blocks) for copy in range(apart) for _ in blocks]
-        self._into, self._out = (
-            [NOBODY if each == NOBODY else copy * num_connections + each for copy in range(apart) for each in ends]
-            for ends in ([block.receives_from for block in blocks], [block.sends_to for block in blocks])
-        )
-        costs = case.costs
+    def __init__(self, structure: _Structure, case: _ReplayCase, iterations: int) -> None:
+        self._name, self._iterations, self._slots = structure.name, iterations, case.costs.slots
+        blocks, number = structure.blocks, structure.num_connections
+        connections = [_ConnectionRun() for _ in range(number * case.apart)]
         mb = case.cell_bytes / BYTES_PER_MB
-        per_operation = max(1, min(MAX_COUNT, int(costs.payload_bytes / case.cell_bytes + RELATIVE))) if (
-            math.isfinite(costs.payload_bytes)
-        ) else MAX_COUNT  # fmt: skip
-        self._durations = [
-            [self._duration(work, mb, per_operation) for work in block.works] for block in blocks
-        ] * apart
-        self._operations = [[-(-work.count // per_operation) for work in block.works] for block in blocks] * apart
-        # Bytes that a receiver still copies when the last bytes of the last operation of a step have arrived.
-        self._tails = [
-            [costs.tail * time_us / max(1, number) for time_us, number in zip(*of_block, strict=True)]
-            for of_block in zip(self._durations, self._operations, strict=True)
-        ]
-        self._loads = [
+        kinds = [_step_times(kind, case, mb) for kind in structure.kinds]
+        times = [[kinds[kind] for kind in of_block] for of_block in structure.kinds_of]
+        loads = [
             [_asked(load, case, mb) for load in block.loads if not load.gpu or math.isfinite(case.gpu_gbps)]
             for block in blocks
-        ] * apart
-        self._connections = [_MessageTimes() for _ in range(num_connections * apart)]
-        self._receiver_hops = [0.0] * len(self._connections)
-        for block, connection in zip(self._blocks, self._into, strict=True):
-            if connection != NOBODY:
-                self._receiver_hops[connection] = costs.hop_far_us if block.far_in else costs.hop_near_us
-        resources = 1 + max((load.resource for block in blocks for load in block.loads), default=-1)
-        self._free_us = [0.0] * resources
-        self._finished: list[list[float]] = [[] for _ in self._blocks]
-        self._waiters: dict[tuple[int, int], list[int]] = {}
-        self._heap: list[tuple[float, int, int]] = []
-        self._ready: list[int] = []
+        ]
+        self._blocks: list[_BlockRun] = []
+        for copy_ in range(case.apart):
+            first = len(self._blocks)
+            for place, block in enumerate(blocks):
+                into, out = (
+                    None if each == NOBODY else connections[copy_ * number + each]
+                    for each in (block.receives_from, block.sends_to)
+                )
+                if into is not None:
+                    into.hop_us = case.costs.hop_far_us if block.far_in else case.costs.hop_near_us
+                self._blocks.append(_BlockRun(
+                    block, len(self._blocks), first, block.works, times[place], loads[place], structure.awaited[place],
+                    into, out,
+                ))  # fmt: skip
+        self._free_us = [0.0] * (1 + max((load.resource for block in blocks for load in block.loads), default=-1))
+        self._heap: list[tuple[float, int]] = []
+        self._ready: list[_BlockRun] = []
 
-    def _duration(self, work: StepWork, mb: float, per_operation: int) -> float:
-        """Time of a threadblock for a step of which nothing is missing."""
-        costs, operations = self._case.costs, -(-work.count // per_operation)
-        kb = work.count * mb * 1000  # kilobytes over GB/s are microseconds
-        if work.receives or work.sends:
-            return operations * costs.op_us + kb / costs.tb_gbps
-        if work.copies:
-            return operations * costs.op_us + kb / costs.copy_gbps
-        if work.sources:
-            return operations * costs.reduce_us + kb * work.sources / costs.reduce_gbps
-        return 0.0
+    def end_us(self) -> float:
+        """Time at which the last block is done.
 
-    def end_us(self, name: str) -> float:
-        """Time at which the last block is done."""
-        self._ready = list(range(len(self._blocks)))[::-1]
-        while self._ready or self._heap:
-            while self._ready:
-                self._advance(self._ready.pop())
-            if self._heap:
-                start_us, _, index = heapq.heappop(self._heap)
-                self._send(index, start_us)
-        for block, finished in zip(self._blocks, self._finished, strict=True):
-            if len(finished) < self._iterations * len(block.works):
-                what = f"stops at step {len(finished) % len(block.works)} of one of its threadblocks"
-                raise InvalidArtifact(name, [Violation(f"gpu {block.rank}", "deadlock", what)])
-        return max((finished[-1] for finished in self._finished if finished), default=0.0)
+        Raises
+        ------
+        InvalidArtifact
+            If one does not come to its end.
+        """
+        ready, heap, blocks = self._ready, self._heap, self._blocks
+        ready += blocks[::-1]
+        while ready or heap:
+            while ready:
+                self._advance(ready.pop())
+            if heap:
+                start_us, index = heapq.heappop(heap)
+                self._send(blocks[index], start_us)
+        for block in blocks:
+            if block.works and block.iteration < self._iterations:
+                what = f"stops at step {block.position} of one of its threadblocks"
+                raise InvalidArtifact(self._name, [Violation(f"gpu {block.replayed.rank}", "deadlock", what)])
+        return max((block.finished[-1] for block in blocks if block.finished), default=0.0)
 
-    def _advance(self, index: int) -> None:
+    def _advance(self, block: _BlockRun) -> None:
         """Let a block go on until it waits for something that is not known, or is about to send."""
-        block, done = self._blocks[index], self._finished[index]
-        works, number, first = block.works, len(block.works), self._first[index]
-        while len(done) < self._iterations * number:
-            iteration, position = divmod(len(done), number)
-            work = works[position]
-            at_us = done[-1] if done else 0.0
+        works, finished, into = block.works, block.finished, block.into
+        while works and block.iteration < self._iterations:
+            work = works[block.position]
+            at_us = finished[-1] if finished else 0.0
             for awaited, target in work.waits:
-                other = first + awaited
-                place = iteration * len(self._blocks[other].works) + target
-                known = self._finished[other]
+                other = self._blocks[block.first + awaited]
+                place = block.iteration * len(other.works) + target
+                known = other.finished
                 if len(known) <= place:
-                    self._waiters.setdefault((other, place), []).append(index)
+                    other.waiters.setdefault(place, []).append(block)
                     return
-                at_us = max(at_us, known[place])
-            if work.receives:
-                connection = self._connections[self._into[index]]
-                if len(connection.ready) == connection.taken:
-                    connection.ready.append(at_us)
-                    self._wake_sender(connection)
-                if len(connection.seen) == connection.taken:
-                    connection.receiver = index
-                    return
-            if work.sends:
-                begin_us = self._may_send(index, position, at_us)
-                if begin_us is None:
-                    return
-                heapq.heappush(self._heap, (begin_us, index, index))
+                if known[place] > at_us:
+                    at_us = known[place]
+            if work.receives and into is not None and not self._is_there(block, into, at_us):
                 return
-            if work.receives:
-                self._receive(index, position, at_us)
-            else:
-                self._finish(index, at_us + self._durations[index][position])
+            if work.sends:
+                begin_us = self._may_send(block, at_us)
+                if begin_us is not None:
+                    heapq.heappush(self._heap, (begin_us, block.index))
+                return
+            times = block.times[block.position]
+            end_us = at_us + times.duration_us
+            if work.receives and into is not None:
+                end_us = max(end_us, into.seen[len(into.received)] + times.tail_us)
+                self._take(into, times.operations, end_us)
+            self._finish(block, end_us)
 
-    def _may_send(self, index: int, position: int, at_us: float) -> float | None:
+    def _is_there(self, block: _BlockRun, into: _ConnectionRun, at_us: float) -> bool:
+        """True if it is known when a block sees the next message, for which it is ready; else it waits for that."""
+        taken = len(into.received)
+        if len(into.ready) == taken:
+            into.ready.append(at_us)
+            self._wake_sender(into)
+        if len(into.seen) > taken:
+            return True
+        into.receiver = block
+        return False
+
+    def _may_send(self, block: _BlockRun, at_us: float) -> float | None:
         """Time at which a send can begin: its connection has slots, and of what it forwards the first half is there; None if not known yet."""
-        block, slots = self._blocks[index], self._case.costs.slots
-        connection, operations = self._connections[self._out[index]], self._operations[index][position]
-        if block.works[position].receives:
-            into = self._connections[self._into[index]]
-            half = (into.ended[into.taken] - into.started[into.taken]) / 2
-            at_us = max(at_us, into.seen[into.taken] - half)
-        needed = connection.operations + min(operations, slots) - slots
+        connection, into, slots = block.out, block.into, self._slots
+        assert connection is not None
+        operations = block.times[block.position].operations
+        if block.works[block.position].receives and into is not None:
+            taken = len(into.received)
+            half = (into.ended[taken] - into.started[taken]) / 2
+            at_us = max(at_us, into.seen[taken] - half)
         if operations > slots and len(connection.ready) <= len(connection.started):
-            connection.sender = index
+            connection.sender = block
             return None
+        needed = connection.operations + min(operations, slots) - slots
         if needed > 0:
-            place = bisect_left(connection.received, (needed,))
-            if place == len(connection.received):
-                connection.sender = index
+            free_us = connection.slots_free_us(needed)
+            if free_us is None:
+                connection.sender = block
                 return None
-            at_us = max(at_us, connection.received[place][1])
+            at_us = max(at_us, free_us)
         return at_us
 
-    def _send(self, index: int, start_us: float) -> None:
-        block = self._blocks[index]
-        position = len(self._finished[index]) % len(block.works)
-        work, duration_us = block.works[position], self._durations[index][position]
-        end_us = start_us + duration_us
-        for resource, alpha_us, occupied_us, queued_us, chunk_us in self._loads[index]:
-            served_us = max(self._free_us[resource], start_us) + queued_us + chunk_us * work.count
-            self._free_us[resource] = served_us + occupied_us
-            end_us = max(end_us, served_us + alpha_us)
-        connection, operations = self._connections[self._out[index]], self._operations[index][position]
-        slots = self._case.costs.slots
-        if operations > slots:
-            end_us = max(end_us, connection.ready[len(connection.started)] + (1 - slots / operations) * duration_us)
-        if work.receives:
-            into = self._connections[self._into[index]]
-            end_us = max(end_us, into.seen[into.taken] + self._tails[index][position])
+    def _send(self, block: _BlockRun, start_us: float) -> None:
+        connection, into, times = block.out, block.into, block.times[block.position]
+        assert connection is not None
+        work = block.works[block.position]
+        end_us = start_us + times.duration_us
+        for load in block.loads:
+            free_us = self._free_us[load.resource]
+            served_us = (free_us if free_us > start_us else start_us) + load.queued_us + load.chunk_us * work.count
+            self._free_us[load.resource] = served_us + load.occupied_us
+            end_us = max(end_us, served_us + load.alpha_us)
+        operations = times.operations
+        if operations > self._slots:
+            rest = 1 - self._slots / operations
+            end_us = max(end_us, connection.ready[len(connection.started)] + rest * times.duration_us)
+        if work.receives and into is not None:
+            end_us = max(end_us, into.seen[len(into.received)] + times.tail_us)
         connection.started.append(start_us)
         connection.ended.append(end_us)
-        connection.seen.append(end_us + self._receiver_hops[self._out[index]] + block.latency_us)
+        connection.seen.append(end_us + connection.hop_us + block.replayed.latency_us)
         connection.operations += operations
-        if work.receives:
-            self._take(index, position, end_us)
-        if connection.receiver != NOBODY:
+        if work.receives and into is not None:
+            self._take(into, operations, end_us)
+        if connection.receiver is not None:
             self._ready.append(connection.receiver)
-            connection.receiver = NOBODY
-        self._finish(index, end_us)
-        self._ready.append(index)
+            connection.receiver = None
+        self._finish(block, end_us)
+        self._ready.append(block)
 
-    def _receive(self, index: int, position: int, at_us: float) -> None:
-        connection, duration_us = self._connections[self._into[index]], self._durations[index][position]
-        seen_us = connection.seen[connection.taken]
-        end_us = max(at_us + duration_us, seen_us + self._tails[index][position])
-        self._take(index, position, end_us)
-        self._finish(index, end_us)
-
-    def _take(self, index: int, position: int, end_us: float) -> None:
+    def _take(self, connection: _ConnectionRun, operations: int, end_us: float) -> None:
         """Note that a message was taken out of its connection."""
-        connection = self._connections[self._into[index]]
-        total = (connection.received[-1][0] if connection.received else 0) + self._operations[index][position]
-        connection.received.append((total, end_us))
-        connection.taken += 1
+        received = connection.received
+        received.append((received[-1] if received else 0) + operations)
+        connection.received_us.append(end_us)
         self._wake_sender(connection)
 
-    def _wake_sender(self, connection: _MessageTimes) -> None:
-        if connection.sender != NOBODY:
+    def _wake_sender(self, connection: _ConnectionRun) -> None:
+        if connection.sender is not None:
             self._ready.append(connection.sender)
-            connection.sender = NOBODY
+            connection.sender = None
 
-    def _finish(self, index: int, end_us: float) -> None:
-        done = self._finished[index]
-        done.append(end_us)
-        waiting = self._waiters.pop((index, len(done) - 1), None)
-        if waiting:
-            self._ready.extend(waiting)
+    def _finish(self, block: _BlockRun, end_us: float) -> None:
+        block.finished.append(end_us)
+        if block.position in block.awaited:
+            self._ready.extend(block.waiters.pop(len(block.finished) - 1, ()))
+        block.position += 1
+        if block.position == len(block.works):
+            block.iteration, block.position = block.iteration + 1, 0
+
+
+def _step_times(kind: StepKind, case: _ReplayCase, mb: float) -> _StepTimes:
+    """Times of a kind of step whose chunks have so many megabytes in an iteration."""
+    costs = case.costs
+    fitting = costs.payload_bytes / case.cell_bytes + RELATIVE
+    per_operation = max(1, min(MAX_COUNT, int(fitting))) if math.isfinite(fitting) else MAX_COUNT
+    operations = -(-kind.count // per_operation)
+    kb = kind.count * mb * 1000  # kilobytes over GB/s are microseconds
+    duration_us = 0.0
+    if kind.receives or kind.sends:
+        duration_us = operations * costs.op_us + kb / costs.tb_gbps
+    elif kind.copies:
+        duration_us = operations * costs.op_us + kb / costs.copy_gbps
+    elif kind.sources:
+        duration_us = operations * costs.reduce_us + kb * kind.sources / costs.reduce_gbps
+    return _StepTimes(duration_us, operations, costs.tail * duration_us / max(1, operations))
 
 
 def _link(program: Program, topology: Topology, rank: int, number: int) -> int:
@@ -439,17 +510,14 @@ def _loads(topology: Topology, nature: _Nature, link: int, parallel: int) -> tup
     return tuple(loads)
 
 
-def _asked(load: ShapeLoad, case: _ReplayCase, mb: float) -> tuple[int, float, float, float, float]:
-    """Resource, latency of a message, its part that occupies the resource, that of the copies before it, and the time of a chunk, in us.
-
-    Copies of the program are connections that run in parallel too, and the last one of them counts.
-    """
+def _asked(load: ShapeLoad, case: _ReplayCase, mb: float) -> _AskedLoad:
+    """What a message asks of a resource; copies of the program are connections that run in parallel too, and the last one of them counts."""
     alpha_us = load.alpha_us + (case.nic_message_us if load.far else 0.0)
     share = case.usable.far if load.far else case.usable.near
     beta = 1000 / case.gpu_gbps if load.gpu else load.beta_us_per_mb / share
     chunk_us = beta * case.costs.wire * mb * case.copies * load.together
     occupied_us = alpha_us / (load.parallel * case.copies * case.apart) if load.serial else 0.0
-    return load.resource, alpha_us, occupied_us, (case.copies - 1) * occupied_us, chunk_us
+    return _AskedLoad(load.resource, alpha_us, occupied_us, (case.copies - 1) * occupied_us, chunk_us)
 
 
 def _works(steps: Sequence[Step], first: int, lengths: Sequence[int], awaited: Set[int]) -> list[StepWork]:

@@ -167,7 +167,7 @@ def test_threadblocks_that_are_alike_give_the_same_time_alone(monkeypatch, make,
     merged = RuntimeReplay(made, mi300x, profile)
     monkeypatch.setattr(runtime_replay, "merge_alike", lambda blocks, connections: (blocks, connections))
     every = RuntimeReplay(made, mi300x, profile)
-    assert len(merged._structure._blocks) < len(every._structure._blocks) / 7
+    assert len(merged._structure.blocks) < len(every._structure.blocks) / 7
     for size in (4096, 1 << 20, 1 << 24):
         assert merged.time_us(size) == pytest.approx(every.time_us(size), rel=1e-9)
 
