@@ -21,6 +21,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from taccl_py.collective import Buffer, Kind
@@ -31,6 +32,7 @@ from taccl_py.lowering.attempts import Decisions, ProgramRevision, least_cells_p
 from taccl_py.lowering.buffers import BufferSizes, CallPlacement, Flags, placement_flags
 from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.channels import ChannelRules, LinkOrbits, assign_channels
+from taccl_py.lowering.copies import OneInstance
 from taccl_py.lowering.deadlock import FifoModel
 from taccl_py.lowering.dependencies import find_dependencies
 from taccl_py.lowering.flow import DataFlow, trace_flow
@@ -231,6 +233,17 @@ class Lowering:
         )
         self._placed: dict[frozenset[int], _LoweredPlacement] = {}
         self._enough = subject.decisions if subject is not None else Decisions()
+        self._made: ProgramRevision | None = None
+
+    def one_instance(self, program: Program) -> OneInstance:
+        """The program that was made last, for copies of it."""
+        runtime, least_cells = self._case.options.runtime, dict[int, int]()
+        if self._made is None:
+            raise ValueError("no program was made")
+        for slots in sorted(set(runtime.fifo_slots.values())):
+            with suppress(LoweringError):
+                least_cells[slots] = least_cells_per_operation(self._made, slots, runtime)
+        return OneInstance(program, self._case.geometry, runtime, least_cells)
 
     def program(self, port_order: PortOrder, max_threadblocks: int | None = None) -> Program:
         """Make the program with this order at ports and, unless None, so many threadblocks on a GPU, whatever the options say of them.
@@ -243,6 +256,7 @@ class Lowering:
         most = max_threadblocks or self._case.options.max_threadblocks
         options = replace(self._case.options, port_order=port_order, max_threadblocks=most)
         case, attempt = self._settle(replace(self._case, options=options))
+        self._made = attempt
         program = Program(
             name=self._name,
             kind=case.schedule.collective.kind,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from taccl_py.collective import ROOTED, Collective, Kind
 from taccl_py.errors import Interrupted, InvalidArtifact, LoweringError, require_verdict
+from taccl_py.lowering.copies import OneInstance
 from taccl_py.lowering.group_programs import (
     Patterns,
     alone,
@@ -157,6 +158,9 @@ def lower_unverified(
 class TrialPrograms:
     """The program of a schedule for trials, and others with a part of the threadblocks; what they have in common is made once.
 
+    `whole` is the program with its replay; `instance` is for copies of it, None for ranks of large symmetric schedules, which are lowered
+    one by one.
+
     Parameters
     ----------
     schedule, options
@@ -171,14 +175,16 @@ class TrialPrograms:
     def __init__(self, schedule: Schedule, options: LoweringOptions) -> None:
         self._schedule, self._options = schedule, options
         self._lowering: Lowering | None = None
+        self.instance: OneInstance | None = None
         whole: ReplayedProgram | None = _lower_as_group(schedule, options)
         if whole is None:
             self._lowering = Lowering(schedule, options)
             program, timeline = _lower_once(self._lowering, schedule, options.port_order, options)
             whole = ReplayedProgram(program, timeline, options.port_order)
+            self.instance = self._lowering.one_instance(program)
         self.whole = whole
 
-    def narrower(self, parts: int) -> Program | None:
+    def narrower(self, parts: int) -> OneInstance | None:
         """Program with one of so many equal parts of the threadblocks that a GPU may have; None if that is too little for it.
 
         Ranks of large symmetric schedules, which are lowered one by one, have none.
@@ -188,7 +194,7 @@ class TrialPrograms:
         count_work("lowered", round(_REARRANGED * 2 * len(self._schedule.messages)))
         most = max(1, (self._options.max_threadblocks or 1) // parts)
         with suppress(LoweringError):
-            return self._lowering.program(self._options.port_order, most)
+            return self._lowering.one_instance(self._lowering.program(self._options.port_order, most))
         return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from taccl_py.collective import Collective
@@ -12,14 +13,14 @@ from taccl_py.lowering.limits import NO_CALL, no_call
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import flag_is_early, possible_protocols
-from taccl_py.pipeline.deliver import Lowered, ReplayedProgram, verified
+from taccl_py.pipeline.deliver import Lowered, ReplayedProgram, replay_at, verified
 from taccl_py.pipeline.resolve import Request, make_demand
 from taccl_py.pipeline.select import require_chosen
 from taccl_py.pipeline.trials import Trial, in_some_arrangement, preferred_us
 from taccl_py.pipeline.views import retimed
 from taccl_py.portfolio.by_replay import LOWEST, ReplayedCover, Stretch, TrialChoice, in_rising_order
 from taccl_py.portfolio.candidates import Candidate, Probe, race_candidates
-from taccl_py.portfolio.cover import cover_sizes, divisor_of, lower_with, up_to
+from taccl_py.portfolio.cover import cover_sizes, divisor_of, file_of, lower_with, up_to
 from taccl_py.portfolio.envelope import SizeSpan
 from taccl_py.portfolio.rows import PortfolioFile, SizeRow, UnverifiedFile, make_rows, unmade_rows
 from taccl_py.portfolio.variants import SizedCandidate, at_size, lower_variants
@@ -379,7 +380,7 @@ def _member_of(task: _UnloweredMember, stopped: Over) -> UnverifiedFile:
     wanted = replace(task.trial.options, protocol=choice.setting.protocol, instances=choice.setting.instances)
     if -(-max(1, span.min_bytes) // divisor) * divisor > span.max_bytes:
         raise no_call(span.min_bytes, span.max_bytes, divisor, options.runtime)
-    member = in_some_arrangement(
+    member = _copied_member(task) or in_some_arrangement(
         lambda each: lower_with(variant, span.min_bytes, span.max_bytes, each, stopped, reorders=False), wanted
     )
     if options.protocol is None and flag_is_early(options.runtime, choice.setting.protocol):
@@ -388,6 +389,20 @@ def _member_of(task: _UnloweredMember, stopped: Over) -> UnverifiedFile:
         require_chosen(known, options)
         member = replace(member, found=known)
     return member
+
+
+def _copied_member(task: _UnloweredMember) -> UnverifiedFile | None:
+    """Program of a choice as it was replayed, of copies; None where there can be none, or it was lowered for the choice."""
+    trial, setting, span, variant = task.trial, task.choice.setting, task.span, task.variant
+    if trial.lowered_for(setting) is not None:
+        return None
+    with suppress(LoweringError):
+        program = trial.copies(setting)
+        replay = replay_at(program, variant.schedule, task.options.runtime, setting.instances)
+        known = ReplayedProgram(program, replay, trial.options.port_order)
+        options = replace(trial.options, protocol=setting.protocol, instances=setting.instances)
+        return file_of(variant, known, span.min_bytes, span.max_bytes, options)
+    return None
 
 
 @dataclass(frozen=True)

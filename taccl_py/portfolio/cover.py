@@ -287,13 +287,27 @@ def lower_with(
     options = replace(options, min_bytes=math.ceil(low * share), port_order=known.port_order)
     if not _serves(variant, options, wanted):
         known = _lowered_anew(schedule, options, wanted, stopped, reorders=reorders)
+    return file_of(variant, known, low, high, options)
+
+
+def file_of(
+    variant: SizedCandidate, known: ReplayedProgram, low: int, high: int, options: LoweringOptions
+) -> UnverifiedFile:
+    """File of a program of a variant for the sizes from `low` up to `high`, or as far as it is safe.
+
+    Raises
+    ------
+    LoweringError
+        If it is safe for none of them, or a limit of the runtime cannot be kept.
+    """
+    schedule, share = variant.schedule, bytes_per_byte(variant.schedule, options)
     safe = math.floor(known.program.max_bytes / share)
     if safe < low:
         raise LoweringError(
             "no size of the range is safe for this algorithm", runtime=options.runtime.name, limit="max_bytes"
         )
     high = min(high, safe)
-    program = replace(known.program, min_bytes=options.min_bytes, max_bytes=math.floor(high * share))
+    program = replace(known.program, min_bytes=math.ceil(low * share), max_bytes=math.floor(high * share))
     require_sizes(program, options.runtime)
     found = ReplayedProgram(program, known.replay, known.port_order)
     return UnverifiedFile(variant.candidate, at_size(schedule, high), found, low, high, options.instances)

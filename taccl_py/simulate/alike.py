@@ -14,7 +14,8 @@ from typing import NamedTuple
 NOBODY = -1  # stands for no connection
 
 
-class StepKind(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StepKind:
     """What a step does; `sources` are the operands of a fused local sum, 0 for anything else."""
 
     receives: bool

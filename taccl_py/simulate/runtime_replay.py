@@ -243,7 +243,7 @@ class _ConnectionRun:
     receiver: _BlockRun | None = None
     sender: _BlockRun | None = None
 
-    def slots_free_us(self, needed: int) -> float | None:
+    def slots_free_us(self, needed: float) -> float | None:
         """When so many operations had been received, no fewer than were asked for before; None if not known yet."""
         received, freed = self.received, self.freed
         while freed < len(received) and received[freed] < needed:
