@@ -1,9 +1,10 @@
 """Protocol and instances of a program, and which schedule it carries out, chosen by replay under a runtime profile.
 
-A schedule is lowered once, and its program is replayed at the size under every protocol and number of instances that the
-runtime allows, as if it had been lowered for them (`taccl_py.pipeline.trials`). The best few are then lowered in
-earnest and replayed as they are; the fastest of these that the verifier accepts is the choice. Under the neutral profile none of this is
-done: `deliver.lower_best` chooses as it always has.
+A schedule is lowered once, and its program is replayed at the size under every likely protocol and number of instances that the
+runtime allows, as copies of it would run (`taccl_py.pipeline.trials`). The best few are then made of copies and replayed as they are.
+Where steps carry data of several ranks' shards, which cannot be copied, and while there is time, they are lowered with their instances
+laid out together. The fastest that the verifier accepts is the choice. Under the neutral profile none of this is done:
+`deliver.lower_best` chooses as it always has.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Params:
     Attributes
     ----------
     most_lowered
-        Settings that are lowered in earnest for one choice. Guess.
+        Settings of which programs are made for one choice. Guess.
     margin
         A setting is lowered in earnest if its first replay is not slower than the best program by this factor. Measured: 71 % of 118
         programs take 0.97 to 1.03 of that replay (`scripts/bench copies`).
@@ -76,7 +77,7 @@ class LoweringEnds:
     Attributes
     ----------
     over, settled
-        Whether time is up for trials, and for lowering the best of them in earnest.
+        Whether time is up for trials, and for lowering the best of them with their instances together.
     stopped
         Whether the user wants an end.
     """

@@ -25,7 +25,7 @@ Over = Callable[[], bool]
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Time after the limit that running work may take to come to its end: a part of it, and so many seconds at least.
 _GRACE, _LEAST_GRACE_SECONDS = 0.25, 1.0
-# Work that may go into what is better to lower, and into lowering the best of it in earnest, as parts of a search's.
+# Work that may go into what is better to lower, and into making programs of the best of it, as parts of a search's.
 _LOWERING, _SETTLING = 0.4, 0.2
 
 
@@ -86,7 +86,7 @@ class Limits:
         return self._after_search(_LOWERING)
 
     def to_settle(self) -> Over:
-        """End of lowering the best of them in earnest: by the clock as `to_lower`, by work from when first asked."""
+        """End of making programs of the best of them: by the clock as `to_lower`, by work from when first asked."""
         return self._after_search(_SETTLING)
 
     def _after_search(self, part: float) -> Over:
