@@ -44,8 +44,8 @@ from taccl_py.units import BYTES_PER_MB
 # So many iterations are replayed; the rest keep the pace by which these take longer than half of them.
 _REPLAYED = 8
 # Copies of a program that are replayed each by itself, where there are so many; each stands for as many others. Copies that others stand for
-# are served one behind the other at ports, and what follows waits for all of them: of 118 programs of 2 to 16 instances, lowered in
-# earnest, 50 % are within 3 % of what is replayed of one copy, 71 % of two (`scripts/bench copies`).
+# are served one behind the other at ports, and what follows waits for all of them: of 84 programs of 2 to 16 copies 62 % are within 3 % of
+# what is replayed of one copy, 93 % of two (`scripts/bench copies`).
 _APART = 2
 
 

@@ -13,7 +13,7 @@ from taccl_py.pipeline import deliver, select, trials
 from taccl_py.pipeline.deliver import lower_and_verify, lower_unverified
 from taccl_py.pipeline.resolve import Request
 from taccl_py.pipeline.search import synthesize
-from taccl_py.pipeline.select import LoweringEnds, bound_under, choose_for, lower_under, settle
+from taccl_py.pipeline.select import LoweringEnds, bound_under, choose_for, lower_under, settle, settle_together
 from taccl_py.pipeline.trials import Setting, preferred_us, trial_of
 from taccl_py.profiles.catalog import load_profile
 from taccl_py.profiles.model import ProtocolCosts
@@ -158,6 +158,46 @@ def test_programs_with_fewer_threadblocks_are_made_as_long_as_they_save_time(siz
     assert set(trial.narrower) == made
 
 
+def test_copies_are_made_where_ranks_data_allow_and_instances_laid_out_together_elsewhere():
+    """A ring passes on one rank's shard at a time; in the other schedule rank 1 passes on two at once."""
+    apart = trial_of(_ring(1 << 20), RCCL, MI300X)
+    copied = settle(apart, Setting(Protocol.SIMPLE, 2))
+    assert copied.lowered is None
+    assert copied.program.num_threadblocks == 2 * apart.lowered.program.num_threadblocks
+    topology, collective = load_topology("mi300x"), Collective(Kind.ALLGATHER, 8)
+    untimed = [UntimedMessage(topology.links_between[0, 1][0], (0,), 0, 1)]
+    untimed += [UntimedMessage(topology.links_between[1, dst][0], (0, 1), 2, 3) for dst in range(2, 8)]
+    untimed.append(UntimedMessage(topology.links_between[1, 0][0], (1,), 2, 3))
+    untimed += [
+        UntimedMessage(topology.links_between[src, dst][0], (src,), 2, 3)
+        for src in range(2, 8)
+        for dst in range(8)
+        if src != dst
+    ]
+    torn = trial_of(build_schedule(topology, collective, collective.chunk_bytes(1 << 20), untimed), RCCL, MI300X)
+    together = settle(torn, Setting(Protocol.SIMPLE, 2))
+    assert together.lowered is not None
+    assert together.program is together.lowered.program
+
+
+@pytest.mark.parametrize(("is_over", "fastest_us"), [(False, 0.5), (True, 5.0)])
+def test_while_there_is_time_the_best_are_laid_out_together_too(monkeypatch, is_over, fastest_us):
+    """Made up: what is laid out together takes half a microsecond, and copies more than five."""
+    together = []
+
+    def faster(trial, setting, stopped):
+        together.append(setting)
+        return replace(settle_together(trial, setting, stopped), runtime_us=fastest_us)
+
+    monkeypatch.setattr(select, "settle_together", faster)
+    schedule = exchange(Kind.ALLREDUCE, 1 << 20)
+    found = Synthesis(schedule, Bound(1.0, "made up"), Proof.FEASIBLE, "none", {})
+    _, chosen = lower_under(found, RCCL, MI300X, None, ends=LoweringEnds(settled=lambda: is_over))
+    assert chosen.setting.instances > 1
+    assert bool(together) is not is_over
+    assert (chosen.runtime_us == fastest_us) is not is_over
+
+
 def test_instances_with_more_elements_than_a_rank_reads_are_not_tried():
     """A program of 28 threadblocks with up to 49 steps: three copies fit beside each other on an A100, but not into a file."""
     executor, size = LoweringOptions(RUNTIMES["executor"]), 9 << 30
@@ -270,8 +310,8 @@ def test_engines_take_turns_at_being_lowered(monkeypatch):
     assert tried == [each.messages for each in (answer, fast, slow, middle)]
 
 
-def test_all_schedules_are_tried_before_the_fastest_is_in_pieces(monkeypatch):
-    """An exchange is faster than a ring, so that it goes on in pieces while there is time."""
+def test_all_schedules_are_tried_before_any_is_in_pieces(monkeypatch):
+    """An exchange is faster than a ring, so that it is in pieces first; finer ones of it come after the ring's first ones."""
     ring, direct, tried = _ring(16 * MB), exchange(Kind.ALLGATHER, 16 * MB), []
 
     def noted(schedule, *given, **named):
@@ -286,7 +326,7 @@ def test_all_schedules_are_tried_before_the_fastest_is_in_pieces(monkeypatch):
         found_by("ring", ring), Bound(1.0, "made up"), Proof.FEASIBLE, "none", {}, (found_by("direct", direct),)
     )
     _, chosen = lower_under(found, RCCL, MI300X, None, ends=LoweringEnds(over=over))
-    assert tried == [("ring", 56), ("direct", 56), ("direct", 112), ("direct", 224)]
+    assert tried == [("ring", 56), ("direct", 56), ("direct", 112), ("ring", 112)]
     assert chosen.schedule.origin.found_by == "direct"
 
 
