@@ -93,7 +93,7 @@ class OneInstance:
         return cells if collective.kind in _OF_ONE_SHARD else cells // collective.num_ranks
 
     def _copied(self, gpu: Gpu, number: int, shard: int) -> Gpu:
-        """What one rank does, so many times."""
+        """Part of one rank, so many times."""
         blocks, channels = gpu.threadblocks, self.program.num_channels
 
         def place(address: Address, count: int, copy: int) -> Address:

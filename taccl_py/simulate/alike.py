@@ -16,7 +16,7 @@ NOBODY = -1  # stands for no connection
 
 @dataclass(frozen=True, slots=True)
 class StepKind:
-    """What a step does; `sources` are the operands of a fused local sum, 0 for anything else."""
+    """Kind of a step: its direction and its count; `sources` are the operands of a fused local sum, 0 for anything else."""
 
     receives: bool
     sends: bool

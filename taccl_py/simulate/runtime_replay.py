@@ -266,7 +266,7 @@ class _StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class _AskedLoad:
-    """What a message asks of a resource: its latency, its part that occupies the resource, that of the copies before it, and time a chunk."""
+    """Load of a message on a resource: latency, its part that occupies the resource, that of the copies before it, and time of a chunk."""
 
     resource: int
     alpha_us: float
@@ -279,7 +279,8 @@ class _AskedLoad:
 class _BlockRun:
     """A block that is replayed: what it does, the end of every step that it has finished, and the one that it is at.
 
-    `first` is the place of the first block of its copy of the program. `waiters` are blocks by the finished step that they wait for.
+    `first` is the place of the first block of its copy of the program; a connection that it lacks is one that nobody uses. `waiters` are
+    blocks by the finished step that they wait for.
     """
 
     replayed: ReplayedBlock
@@ -289,8 +290,8 @@ class _BlockRun:
     times: Sequence[_StepTimes]
     loads: Sequence[_AskedLoad]
     awaited: Set[int]
-    into: _ConnectionRun | None
-    out: _ConnectionRun | None
+    into: _ConnectionRun
+    out: _ConnectionRun
     finished: list[float] = field(default_factory=list)
     iteration: int = 0
     position: int = 0
@@ -316,11 +317,10 @@ class _ReplayRun:
             first = len(self._blocks)
             for place, block in enumerate(blocks):
                 into, out = (
-                    None if each == NOBODY else connections[copy_ * number + each]
+                    _ConnectionRun() if each == NOBODY else connections[copy_ * number + each]
                     for each in (block.receives_from, block.sends_to)
                 )
-                if into is not None:
-                    into.hop_us = case.costs.hop_far_us if block.far_in else case.costs.hop_near_us
+                into.hop_us = case.costs.hop_far_us if block.far_in else case.costs.hop_near_us
                 self._blocks.append(_BlockRun(
                     block, len(self._blocks), first, block.works, times[place], loads[place], structure.awaited[place],
                     into, out,
@@ -366,7 +366,7 @@ class _ReplayRun:
                     return
                 if known[place] > at_us:
                     at_us = known[place]
-            if work.receives and into is not None and not self._is_there(block, into, at_us):
+            if work.receives and not self._is_there(block, into, at_us):
                 return
             if work.sends:
                 begin_us = self._may_send(block, at_us)
@@ -375,7 +375,7 @@ class _ReplayRun:
                 return
             times = block.times[block.position]
             end_us = at_us + times.duration_us
-            if work.receives and into is not None:
+            if work.receives:
                 end_us = max(end_us, into.seen[len(into.received)] + times.tail_us)
                 self._take(into, times.operations, end_us)
             self._finish(block, end_us)
@@ -394,9 +394,8 @@ class _ReplayRun:
     def _may_send(self, block: _BlockRun, at_us: float) -> float | None:
         """Time at which a send can begin: its connection has slots, and of what it forwards the first half is there; None if not known yet."""
         connection, into, slots = block.out, block.into, self._slots
-        assert connection is not None
         operations = block.times[block.position].operations
-        if block.works[block.position].receives and into is not None:
+        if block.works[block.position].receives:
             taken = len(into.received)
             half = (into.ended[taken] - into.started[taken]) / 2
             at_us = max(at_us, into.seen[taken] - half)
@@ -414,7 +413,6 @@ class _ReplayRun:
 
     def _send(self, block: _BlockRun, start_us: float) -> None:
         connection, into, times = block.out, block.into, block.times[block.position]
-        assert connection is not None
         work = block.works[block.position]
         end_us = start_us + times.duration_us
         for load in block.loads:
@@ -426,13 +424,13 @@ class _ReplayRun:
         if operations > self._slots:
             rest = 1 - self._slots / operations
             end_us = max(end_us, connection.ready[len(connection.started)] + rest * times.duration_us)
-        if work.receives and into is not None:
+        if work.receives:
             end_us = max(end_us, into.seen[len(into.received)] + times.tail_us)
         connection.started.append(start_us)
         connection.ended.append(end_us)
         connection.seen.append(end_us + connection.hop_us + block.replayed.latency_us)
         connection.operations += operations
-        if work.receives and into is not None:
+        if work.receives:
             self._take(into, operations, end_us)
         if connection.receiver is not None:
             self._ready.append(connection.receiver)
@@ -511,7 +509,7 @@ def _loads(topology: Topology, nature: _Nature, link: int, parallel: int) -> tup
 
 
 def _asked(load: ShapeLoad, case: _ReplayCase, mb: float) -> _AskedLoad:
-    """What a message asks of a resource; copies of the program are connections that run in parallel too, and the last one of them counts."""
+    """Load of a message on a resource; copies of the program are connections that run in parallel too, and the last one of them counts."""
     alpha_us = load.alpha_us + (case.nic_message_us if load.far else 0.0)
     share = case.usable.far if load.far else case.usable.near
     beta = 1000 / case.gpu_gbps if load.gpu else load.beta_us_per_mb / share
