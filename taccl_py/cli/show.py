@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from taccl_py.cli.options import OUTPUT, RANKS, SIZE, echo_json, json_option
+from taccl_py.cli.options import OUTPUT, RANKS, SIZE, chosen_profile, echo_json, json_option, runtime_profile_option
 from taccl_py.cli.subject import GivenFile, load_subject, machine_options
 from taccl_py.errors import InputError
 from taccl_py.jsonio import write_atomically
@@ -99,33 +99,61 @@ def _record(subject: GivenFile, file: Path, size: int | None) -> dict[str, Any]:
     "--size", type=SIZE, default=None, help="Size as nccl-tests counts it; default: the schedule's own, or 1MB."
 )
 @machine_options
+@runtime_profile_option
 @json_option  # fmt: skip
 def trace(file: Path, output: Path, as_json: bool, **values: Any) -> None:
     """Write the replay of FILE, a schedule.json, an MSCCL XML file or an MSCCL++ plan, as Chrome trace events.
 
-    Open the trace in https://ui.perfetto.dev or chrome://tracing: a process for every rank, a thread for every link (for an XML
-    file: every threadblock), a slice for every message, arrows from what brings data to what waits for it, and the ports. Times
-    are those of links and ports alone.
+    Open the trace in https://ui.perfetto.dev or chrome://tracing. For an XML file under a runtime profile: a process for every rank, a
+    thread for every threadblock, a slice for every step, from when it begins to move data, arrows from sends to receives, and the
+    launch; of a large call the first iterations. For schedules and plans, and under neutral, times are those of links and ports
+    alone: a thread for every link (or threadblock), a slice for every message, arrows from what brings data to what waits for it,
+    and the ports.
 
     \b
     Examples:
       taccl trace out/schedule.json -o trace.json
-      taccl trace out/algorithm.xml --topology ndv2 --nodes 2 -o trace.json
+      taccl trace out/algorithm.xml --topology ndv2 --nodes 2 --size 16MiB -o trace.json
     """
     from taccl_py.jsonio import canonical_json
-    from taccl_py.profiles.model import NEUTRAL
-    from taccl_py.report.trace import chrome_trace
 
     subject = load_subject(file, values, verified=True)
     if values["size"] is not None and subject.why_one_size:
         raise InputError(f"{subject.why_one_size}; leave --size out", path=str(file))
-    if subject.replay is None or subject.topology is None:
-        raise ValueError("a subject with a machine has no replay")
     if output.is_dir():
         raise InputError("is a directory; name a file", path=str(output))
-    result = chrome_trace(subject.topology, subject.replay(values["size"]), subject.schedule)
+    result, profile, what = _traced(file, subject, values["size"], values["runtime_profile"])
     write_atomically(output, canonical_json(result))
     if as_json:
-        echo_json({"file": str(output), "events": len(result["traceEvents"]), "runtime_profile": NEUTRAL})
+        echo_json({"file": str(output), "events": len(result["traceEvents"]), "runtime_profile": profile})
     else:
-        click.echo(f"wrote {output}: times of links and ports alone", err=True)
+        click.echo(f"wrote {output}: {what}", err=True)
+
+
+def _traced(file: Path, subject: GivenFile, size: int | None, asked: str) -> tuple[dict[str, Any], str, str]:
+    """Trace, name of its runtime profile, and in words what its times are of."""
+    from taccl_py.api.prediction import require_threadblocks
+    from taccl_py.profiles.catalog import AUTO, load_profile
+    from taccl_py.profiles.model import NEUTRAL
+    from taccl_py.report.trace import chrome_trace, runtime_trace
+    from taccl_py.simulate.runtime_replay import RuntimeReplay
+
+    if subject.replay is None or subject.topology is None:
+        raise ValueError("a subject with a machine has no replay")
+    timeline = subject.replay(size)
+    if subject.program is not None:
+        profile = chosen_profile(asked, subject.runtime, subject.topology)
+        if not profile.is_neutral:
+            replay = RuntimeReplay(subject.program, subject.topology, profile)
+            own = timeline.size_bytes if subject.asked is None else subject.asked.longest_bytes
+            steps = replay.steps(float(own))
+            part = f", the first {steps.shown} of {steps.iterations} iterations" * (steps.shown < steps.iterations)
+            return runtime_trace(subject.program, steps), profile.name, f"runtime profile {profile.label}{part}"
+    elif subject.plan is None:
+        require_threadblocks(str(file), asked)
+    elif asked != AUTO and not load_profile(asked).is_neutral:
+        raise InputError(
+            "is for XML files: traces of plans have times of links and ports alone; leave it out",
+            path="command line", field="--runtime-profile",
+        )  # fmt: skip
+    return chrome_trace(subject.topology, timeline, subject.schedule), NEUTRAL, "times of links and ports alone"

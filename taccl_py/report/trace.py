@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from taccl_py.lowering.program import Op, Program, Threadblock
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.schedule_replay import decisions
-from taccl_py.simulate.timeline import Timeline, Transfer
+from taccl_py.simulate.timeline import RuntimeStep, RuntimeSteps, Timeline, Transfer
 from taccl_py.topology.model import Topology
 from taccl_py.units import format_ranks
+
+# Names of steps, by what they do.
+_OPS = {
+    Op.SEND: "send", Op.RECV: "receive", Op.RECV_COPY_SEND: "receive, send on", Op.RECV_REDUCE_COPY: "receive, add",
+    Op.RECV_REDUCE_SEND: "receive, add, send on", Op.RECV_REDUCE_COPY_SEND: "receive, add, store, send on", Op.COPY: "copy",
+    Op.REDUCE: "add", Op.NOP: "wait",
+}  # fmt: skip
 
 
 def chrome_trace(topology: Topology, timeline: Timeline, schedule: Schedule | None) -> dict[str, Any]:
@@ -56,6 +64,62 @@ def chrome_trace(topology: Topology, timeline: Timeline, schedule: Schedule | No
     events += [_named("thread_name", name, process, thread) for (process, thread), name in sorted(threads.items())]
     arrows = _arrows(schedule, timeline) if schedule is not None else []
     return {"displayTimeUnit": "ns", "traceEvents": [*events, *slices, *arrows]}
+
+
+def runtime_trace(program: Program, steps: RuntimeSteps) -> dict[str, Any]:
+    """Return a trace of a program under a runtime profile: a process for every rank, in it a thread for every threadblock.
+
+    Parameters
+    ----------
+    program
+        The program.
+    steps
+        Its steps as they were replayed.
+    """
+    events: list[dict[str, Any]] = []
+    for gpu in program.gpus:
+        events.append(_named("process_name", f"rank {gpu.rank}", gpu.rank))
+        for number, tb in enumerate(gpu.threadblocks):
+            events.append(_named("thread_name", f"threadblock {number}{_peers(tb)}", gpu.rank, number))
+    launches = len(program.gpus)
+    events += [_named("process_name", "launch", launches), _named("thread_name", "launch", launches)]
+    slices = [_complete("launch", launches, 0, 0.0, steps.launch_us) | {"cat": "launch"}]
+    for each in steps.steps:
+        step = program.gpus[each.rank].threadblocks[each.threadblock].steps[each.step]
+        arguments = {"step": each.step, "iteration": each.iteration, "bytes": each.size_bytes, "chunks": step.count}
+        if step.depends_on is not None:
+            arguments |= {"waits for threadblock": step.depends_on[0], "waits for step": step.depends_on[1]}
+        found = _complete(_OPS[step.op], each.rank, each.threadblock, each.start_us, each.end_us - each.start_us)
+        slices.append(found | {"cat": "step", "args": arguments})
+    return {"displayTimeUnit": "ns", "traceEvents": [*events, *slices, *_deliveries(program, steps)]}
+
+
+def _peers(tb: Threadblock) -> str:
+    """Ranks that a threadblock receives from and sends to, and its channel."""
+    texts = [f" from {tb.recv_peer}"] * (tb.recv_peer >= 0) + [f" to {tb.send_peer}"] * (tb.send_peer >= 0)
+    return f":{''.join(texts)}, channel {tb.channel}" if texts else ": local"
+
+
+def _deliveries(program: Program, steps: RuntimeSteps) -> list[dict[str, Any]]:
+    """Arrows from every send to the step that receives it: messages of a connection arrive in their order."""
+    sent: dict[tuple[int, int, int], list[RuntimeStep]] = {}
+    received: dict[tuple[int, int, int], list[RuntimeStep]] = {}
+    for each in steps.steps:
+        tb = program.gpus[each.rank].threadblocks[each.threadblock]
+        op = tb.steps[each.step].op
+        if op.sends:
+            sent.setdefault((each.rank, tb.send_peer, tb.channel), []).append(each)
+        if op.receives:
+            received.setdefault((tb.recv_peer, each.rank, tb.channel), []).append(each)
+    found: list[dict[str, Any]] = []
+    for connection, sends in sent.items():
+        for before, after in zip(sends, received.get(connection, ()), strict=False):
+            common = {"name": "brings", "cat": "data", "id": len(found) // 2}
+            leave_us = before.start_us + (before.end_us - before.start_us) * (1 - 1e-6)
+            arrive_us = after.start_us + (after.end_us - after.start_us) * (1 - 1e-6)
+            found.append({**common, "ph": "s", "pid": before.rank, "tid": before.threadblock, "ts": leave_us})
+            found.append({**common, "ph": "f", "bp": "e", "pid": after.rank, "tid": after.threadblock, "ts": arrive_us})
+    return found
 
 
 def _named(what: str, name: str, process: int, thread: int = 0) -> dict[str, Any]:

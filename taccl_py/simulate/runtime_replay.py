@@ -28,7 +28,7 @@ import copy
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
 from taccl_py.errors import InputError, InvalidArtifact, Violation
@@ -37,6 +37,7 @@ from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile
 from taccl_py.profiles.view import Usable, far_resources, is_far, serial_alphas, usable_shares
 from taccl_py.runtimes import MAX_COUNT, MAX_REDUCE_CHAIN
 from taccl_py.simulate.alike import NOBODY, ReplayedBlock, ShapeLoad, StepKind, StepWork, merge_alike
+from taccl_py.simulate.timeline import RuntimeStep, RuntimeSteps
 from taccl_py.tolerances import RELATIVE
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
@@ -69,7 +70,7 @@ class RuntimeReplay:
 
     def __init__(self, program: Program, topology: Topology, profile: RuntimeProfile) -> None:
         _require_fit(program, topology)
-        self._program, self._profile = program, profile
+        self._program, self._profile, self._topology = program, profile, topology
         self._structure = _Structure(program, topology)
 
     def under(self, profile: RuntimeProfile) -> RuntimeReplay:
@@ -104,6 +105,29 @@ class RuntimeReplay:
         cell_bytes = size_bytes / chunks_of_size(self._program) / instances
         return self._structure.run(costs, self._profile, cell_bytes, instances)
 
+    def steps(self, size_bytes: float) -> RuntimeSteps:
+        """Steps of all threadblocks in the first iterations of a call; raises as `time_us` does."""
+        costs, program = self._profile.costs_of(str(self._program.protocol)), self._program
+        structure = _Structure(program, self._topology, merges=False)
+        case, iterations = structure.case(costs, self._profile, size_bytes / chunks_of_size(program), 1)
+        run = _ReplayRun(structure, case, shown := min(iterations, _REPLAYED))
+        run.end_us()
+        places = [(gpu.rank, number) for gpu in program.gpus for number in range(len(gpu.threadblocks))]
+        found = [
+            RuntimeStep(
+                rank,
+                threadblock,
+                step,
+                iteration,
+                costs.launch_us + start_us,
+                costs.launch_us + end_us,
+                count * case.cell_bytes,
+            )
+            for (rank, threadblock), block in zip(places, run.blocks, strict=True)
+            for iteration, step, start_us, end_us, count in block.moves()
+        ]
+        return RuntimeSteps(tuple(found), costs.launch_us, iterations, shown)
+
 
 def runtime_us(program: Program, topology: Topology, profile: RuntimeProfile, size_bytes: float) -> float:
     """Time of a program at one size under a profile; see `RuntimeReplay`."""
@@ -133,11 +157,12 @@ class _Structure:
         For every block its steps for which others wait.
     """
 
-    def __init__(self, program: Program, topology: Topology) -> None:
+    def __init__(self, program: Program, topology: Topology, *, merges: bool = True) -> None:
         self.name = program.name
         self._connections: dict[tuple[int, int, int], int] = {}
         blocks = self._build(program, topology)
-        self.blocks, self.num_connections = merge_alike(blocks, len(self._connections))
+        number = len(self._connections)
+        self.blocks, self.num_connections = merge_alike(blocks, number) if merges else (blocks, number)
         numbers: dict[StepKind, int] = {}
         self.kinds_of = [[numbers.setdefault(work.kind, len(numbers)) for work in block.works] for block in self.blocks]
         self.kinds = list(numbers)
@@ -182,23 +207,24 @@ class _Structure:
 
     def run(self, costs: ProtocolCosts, profile: RuntimeProfile, cell_bytes: float, instances: int) -> float:
         """Time of a call whose chunks (of one instance) have so many bytes."""
-        iterations = max(1, math.ceil(cell_bytes / costs.payload_bytes - RELATIVE))
-        apart = _APART if instances % _APART == 0 else 1
-        case = _ReplayCase(
-            costs,
-            cell_bytes / iterations,
-            instances // apart,
-            apart,
-            usable_shares(self._topology, profile),
-            profile.nic_message_us,
-            profile.gpu_gbps,
-        )
+        case, iterations = self.case(costs, profile, cell_bytes, instances)
         replayed = min(iterations, _REPLAYED)
         total_us = self._end_us(case, replayed)
         if iterations > replayed:
             half = replayed // 2
             total_us += (iterations - replayed) * (total_us - self._end_us(case, half)) / (replayed - half)
         return costs.launch_us + total_us
+
+    def case(
+        self, costs: ProtocolCosts, profile: RuntimeProfile, cell_bytes: float, instances: int
+    ) -> tuple[_ReplayCase, int]:
+        """Setting of the replays of such a call, and its iterations."""
+        iterations = max(1, math.ceil(cell_bytes / costs.payload_bytes - RELATIVE))
+        apart, usable = _APART if instances % _APART == 0 else 1, usable_shares(self._topology, profile)
+        cell_bytes, copies = cell_bytes / iterations, instances // apart
+        return _ReplayCase(
+            costs, cell_bytes, copies, apart, usable, profile.nic_message_us, profile.gpu_gbps
+        ), iterations
 
     def _end_us(self, case: _ReplayCase, iterations: int) -> float:
         """End of so many iterations, which large sizes have in common."""
@@ -297,6 +323,16 @@ class _BlockRun:
     position: int = 0
     waiters: dict[int, list[_BlockRun]] = field(default_factory=dict)
 
+    def moves(self) -> Iterator[tuple[int, int, float, float, int]]:
+        """Finished steps that move data: iteration, step, beginning and end in microseconds, and chunks."""
+        sent = iter(self.out.started)
+        for number, end_us in enumerate(self.finished):
+            iteration, step = divmod(number, len(self.works))
+            work, duration_us = self.works[step], self.times[step].duration_us
+            start_us = next(sent) if work.sends else end_us - duration_us
+            if work.sends or duration_us > 0:
+                yield iteration, step, start_us, end_us, work.count
+
 
 class _ReplayRun:
     """One replay. A block goes on until what it waits for is not known yet; sends begin in the order of time."""
@@ -312,17 +348,17 @@ class _ReplayRun:
             [_asked(load, case, mb) for load in block.loads if not load.gpu or math.isfinite(case.gpu_gbps)]
             for block in blocks
         ]
-        self._blocks: list[_BlockRun] = []
+        self.blocks: list[_BlockRun] = []
         for copy_ in range(case.apart):
-            first = len(self._blocks)
+            first = len(self.blocks)
             for place, block in enumerate(blocks):
                 into, out = (
                     _ConnectionRun() if each == NOBODY else connections[copy_ * number + each]
                     for each in (block.receives_from, block.sends_to)
                 )
                 into.hop_us = case.costs.hop_far_us if block.far_in else case.costs.hop_near_us
-                self._blocks.append(_BlockRun(
-                    block, len(self._blocks), first, block.works, times[place], loads[place], structure.awaited[place],
+                self.blocks.append(_BlockRun(
+                    block, len(self.blocks), first, block.works, times[place], loads[place], structure.awaited[place],
                     into, out,
                 ))  # fmt: skip
         self._free_us = [0.0] * (1 + max((load.resource for block in blocks for load in block.loads), default=-1))
@@ -337,7 +373,7 @@ class _ReplayRun:
         InvalidArtifact
             If one does not come to its end.
         """
-        ready, heap, blocks = self._ready, self._heap, self._blocks
+        ready, heap, blocks = self._ready, self._heap, self.blocks
         ready += blocks[::-1]
         while ready or heap:
             while ready:
@@ -358,7 +394,7 @@ class _ReplayRun:
             work = works[block.position]
             at_us = finished[-1] if finished else 0.0
             for awaited, target in work.waits:
-                other = self._blocks[block.first + awaited]
+                other = self.blocks[block.first + awaited]
                 place = block.iteration * len(other.works) + target
                 known = other.finished
                 if len(known) <= place:

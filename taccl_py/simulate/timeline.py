@@ -9,6 +9,51 @@ from taccl_py.simulate.arbiter import SwitchUse
 from taccl_py.units import algbw_gbps, format_ranks
 
 
+@dataclass(frozen=True, slots=True)
+class RuntimeStep:
+    """A step of a threadblock under a runtime profile.
+
+    Attributes
+    ----------
+    rank, threadblock, step
+        Whose it is.
+    iteration
+        Which run of the program over slices of the data, from 0 on.
+    start_us, end_us
+        When it began to move data, and when it was done; times count from the call.
+    size_bytes
+        Bytes that it moved.
+    """
+
+    rank: int
+    threadblock: int
+    step: int
+    iteration: int
+    start_us: float
+    end_us: float
+    size_bytes: float
+
+
+@dataclass(frozen=True)
+class RuntimeSteps:
+    """Steps of the first iterations of a program under a runtime profile.
+
+    Attributes
+    ----------
+    steps
+        Those that move data, of a threadblock in their order.
+    launch_us
+        Time before the first of them can begin.
+    iterations, shown
+        Iterations of the call, and how many of them are here.
+    """
+
+    steps: tuple[RuntimeStep, ...]
+    launch_us: float
+    iterations: int
+    shown: int
+
+
 @pickled_by_fields
 @dataclass(frozen=True, slots=True)
 class Transfer:

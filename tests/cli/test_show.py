@@ -142,6 +142,49 @@ def test_a_program_is_traced_by_threadblock_and_ports_have_a_process_of_their_ow
 
 
 @pytest.mark.usefixtures("folder")
+def test_a_program_under_a_runtime_profile_is_traced_step_by_step(taccl):
+    """Every rank sends its shard to seven others; the last step ends when the predicted call does, and arrows join slices of two ranks."""
+    assert taccl("synth", "mi300x", "allgather", "--size", "1MiB", "--engine", "templates", "-o", "out").code == 0
+    machine = ("out/algorithm.xml", "--topology", "mi300x", "--size", "1MiB")
+    ended = taccl("trace", *machine, "-o", "trace.json", "--json")
+    assert ended.json["runtime_profile"] == "rccl-mi300x"
+    events = json.loads(Path("trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    slices = [event for event in events if event["ph"] == "X"]
+    predicted_us = taccl("simulate", *machine, "--json").json["results"][0]["runtime_us"]
+    assert max(event["ts"] + event["dur"] for event in slices) == pytest.approx(predicted_us)
+    steps = [event for event in slices if event["cat"] == "step"]
+    sends = [event for event in steps if "send" in event["name"]]
+    assert sum(event["args"]["bytes"] for event in sends) == 8 * 7 * (1 << 17)
+    arrows = [event for event in events if event.get("name") == "brings"]
+    assert len(arrows) == 2 * len(sends)
+    for event in arrows:
+        assert any(
+            s["pid"] == event["pid"] and s["tid"] == event["tid"] and s["ts"] <= event["ts"] <= s["ts"] + s["dur"]
+            for s in steps
+        )
+    assert "runtime profile rccl-mi300x" in taccl("trace", *machine, "-o", "trace.json").err
+    alone = taccl("trace", *machine, "-o", "trace.json", "--runtime-profile", "neutral")
+    assert "times of links and ports alone" in alone.err
+    large = taccl("trace", *machine[:-1], "4GiB", "-o", "trace.json")
+    assert ", the first 8 of " in large.err
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("schedule.json",), "which has no threadblocks"),
+        (("plan.json", "--topology", "ring:4"), "traces of plans have times of links and ports alone"),
+    ],
+)
+def test_schedules_and_plans_have_no_trace_of_the_runtime(taccl, words, problem):
+    assert taccl("lower", "schedule.json", "--to", "mscclpp-json", "-o", "plan.json").code == 0
+    ended = taccl("trace", *words, "-o", "t.json", "--runtime-profile", "executor-a100")
+    assert ended.code == 2
+    assert problem in ended.err
+
+
+@pytest.mark.usefixtures("folder")
 def test_what_switches_do_is_drawn_counted_at_ports_and_traced(taccl):
     """AllReduce of 8 MB: 9 MB through each port, a + where the switch adds up; Broadcast: a * at the root alone."""
     for kind in ("allreduce", "broadcast"):

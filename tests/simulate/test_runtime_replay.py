@@ -96,6 +96,31 @@ def test_sums_that_the_runtime_fuses_cost_once():
     assert runtime_us(apart, TWO, PROFILE, 2 * KB) == pytest.approx(5 + 2 * (4 + 2))
 
 
+def test_steps_have_the_times_of_the_replay():
+    """Launch until 5; sent from 5 to 8, seen at 11, of which a receive of 3 moves data from 8.75 to 11.75, and then a copy takes 2.5; no wait moves data."""
+    wait = Step(Op.NOP, Address(Buffer.INPUT, -1), Address(Buffer.OUTPUT, -1), 0, (0, 0))
+    made = program([block(SEND, to=1)], [block(RECV, of=0), block(wait, step(Op.COPY))])
+    found = RuntimeReplay(made, TWO, PROFILE).steps(KB)
+    times = [
+        (each.rank, each.threadblock, each.step, each.start_us, each.end_us, each.size_bytes) for each in found.steps
+    ]
+    assert times == [
+        (0, 0, 0, pytest.approx(5), pytest.approx(8), KB),
+        (1, 0, 0, pytest.approx(8.75), pytest.approx(11.75), KB),
+        (1, 1, 1, pytest.approx(11.75), pytest.approx(14.25), KB),
+    ]
+    assert (found.launch_us, found.iterations, found.shown) == (5, 1, 1)
+    assert runtime_us(made, TWO, PROFILE, KB) == pytest.approx(14.25)
+
+
+def test_steps_of_a_large_call_are_those_of_its_first_iterations():
+    """A chunk of 2000 KB goes through connections of 100 KB in 20 iterations."""
+    found = RuntimeReplay(PAIR, TWO, PROFILE).steps(2000 * KB)
+    assert (found.iterations, found.shown, len(found.steps)) == (20, 8, 16)
+    assert [each.iteration for each in found.steps if each.rank == 0] == list(range(8))
+    assert {each.size_bytes for each in found.steps} == {100 * KB}
+
+
 def test_a_step_waits_for_what_it_depends_on_also_by_nops():
     copy, late = block(step(Op.COPY)), (0, 0)
     wait = Step(Op.NOP, Address(Buffer.INPUT, -1), Address(Buffer.OUTPUT, -1), 0, late)
