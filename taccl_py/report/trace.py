@@ -113,7 +113,7 @@ def _deliveries(program: Program, steps: RuntimeSteps) -> list[dict[str, Any]]:
             received.setdefault((tb.recv_peer, each.rank, tb.channel), []).append(each)
     found: list[dict[str, Any]] = []
     for connection, sends in sent.items():
-        for before, after in zip(sends, received.get(connection, ()), strict=False):
+        for before, after in zip(sends, received[connection], strict=True):
             common = {"name": "brings", "cat": "data", "id": len(found) // 2}
             leave_us = before.start_us + (before.end_us - before.start_us) * (1 - 1e-6)
             arrive_us = after.start_us + (after.end_us - after.start_us) * (1 - 1e-6)

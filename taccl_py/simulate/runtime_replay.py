@@ -330,7 +330,7 @@ class _BlockRun:
             iteration, step = divmod(number, len(self.works))
             work, duration_us = self.works[step], self.times[step].duration_us
             start_us = next(sent) if work.sends else end_us - duration_us
-            if work.sends or duration_us > 0:
+            if work.sends or work.receives or duration_us > 0:
                 yield iteration, step, start_us, end_us, work.count
 
 
