@@ -190,7 +190,7 @@ def _trials(schedules: Iterable[Schedule], lowering: _TrialLowering, needed: int
     """Trials of the schedules that can be lowered, of one and of so many of the first at least; those that are slow by far are left out.
 
     First each schedule as it is, then each in pieces, then in more of them, the fastest first and the slow ones last of all: one with
-    many messages leaves time for others.
+    many messages leaves time for others. The first schedule, all that there may be time for, is in pieces before others are tried.
 
     Raises
     ------
@@ -204,9 +204,10 @@ def _trials(schedules: Iterable[Schedule], lowering: _TrialLowering, needed: int
                 break
             if schedule.makespan_us <= PARAMS.hopeless * found.best_us:
                 found.go_on(0, place, lowering.trials(schedule))
-        while found.unfinished and not lowering.over():
-            number, _, place, trials = heappop(found.unfinished)
-            found.go_on(number + 1, place, trials)
+            if place == 0:
+                found.go_on_with_next(lowering.over)
+        while found.go_on_with_next(lowering.over):
+            pass
     except Interrupted:
         if not found.trials:
             raise
@@ -236,6 +237,14 @@ class _FoundTrials:
         self.unfinished: list[tuple[float, float, int, Iterator[tuple[Trial, float]]]] = []
         self.best_us = math.inf
         self.failure: LoweringError | None = None
+
+    def go_on_with_next(self, over: Over) -> bool:
+        """Take the trial whose turn it is; False if there is none or no time."""
+        if not self.unfinished or over():
+            return False
+        number, _, place, trials = heappop(self.unfinished)
+        self.go_on(number + 1, place, trials)
+        return True
 
     def go_on(self, number: float, place: int, trials: Iterator[tuple[Trial, float]]) -> None:
         """Take the next trial of a schedule, which has this number, if there is one and it can be lowered."""

@@ -310,8 +310,8 @@ def test_engines_take_turns_at_being_lowered(monkeypatch):
     assert tried == [each.messages for each in (answer, fast, slow, middle)]
 
 
-def test_all_schedules_are_tried_before_any_is_in_pieces(monkeypatch):
-    """An exchange is faster than a ring, so that it is in pieces first; finer ones of it come after the ring's first ones."""
+def test_all_schedules_but_the_first_are_tried_before_they_are_in_pieces(monkeypatch):
+    """The ring comes first, and its first pieces; then the exchange as it is and in pieces, which come before finer ones of the ring."""
     ring, direct, tried = _ring(16 * MB), exchange(Kind.ALLGATHER, 16 * MB), []
 
     def noted(schedule, *given, **named):
@@ -326,7 +326,7 @@ def test_all_schedules_are_tried_before_any_is_in_pieces(monkeypatch):
         found_by("ring", ring), Bound(1.0, "made up"), Proof.FEASIBLE, "none", {}, (found_by("direct", direct),)
     )
     _, chosen = lower_under(found, RCCL, MI300X, None, ends=LoweringEnds(over=over))
-    assert tried == [("ring", 56), ("direct", 56), ("direct", 112), ("ring", 112)]
+    assert tried == [("ring", 56), ("ring", 112), ("direct", 56), ("direct", 112)]
     assert chosen.schedule.origin.found_by == "direct"
 
 
