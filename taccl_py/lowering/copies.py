@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from taccl_py.collective import Address, Buffer, Kind
+from taccl_py.collective import Address, Buffer
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.buffers import BufferSizes
+from taccl_py.lowering.images import OF_ALL_RANKS
 from taccl_py.lowering.limits import require_limits, require_sizes
 from taccl_py.lowering.program import Gpu, Program, Protocol, Step, Threadblock
 from taccl_py.lowering.protocol import flag_is_early, largest_size_bytes, largest_size_with
 from taccl_py.runtimes import Runtime
-
-# Collectives whose ranks all have the same data, or parts of the same sums: all of it is one shard.
-_OF_ONE_SHARD = frozenset({Kind.ALLREDUCE, Kind.BROADCAST, Kind.REDUCE})
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ class OneInstance:
         if collective.kind is None:
             raise self._error("data of a demand have no shards", "copies")
         cells = max(collective.input_chunks, collective.output_chunks) * self.geometry.instances
-        return cells if collective.kind in _OF_ONE_SHARD else cells // collective.num_ranks
+        return cells // collective.num_ranks if collective.kind in OF_ALL_RANKS else cells
 
     def _copied(self, gpu: Gpu, number: int, shard: int) -> Gpu:
         """Part of one rank, so many times."""

@@ -88,8 +88,8 @@ class RankImages:
         return found
 
 
-# Buffers that hold a shard of every rank.
-_OF_ALL_RANKS = {
+# Buffers that hold a shard of every rank; in other collectives all is one shard.
+OF_ALL_RANKS = {
     Kind.ALLGATHER: (Buffer.OUTPUT,), Kind.GATHER: (Buffer.OUTPUT,), Kind.REDUCESCATTER: (Buffer.INPUT,),
     Kind.SCATTER: (Buffer.INPUT,), Kind.ALLTOALL: (Buffer.INPUT, Buffer.OUTPUT),
 }  # fmt: skip
@@ -129,7 +129,7 @@ class _MovedCells:
     def __init__(self, program: Program, renaming: Sequence[int]) -> None:
         self.are_torn = False
         self._renaming = renaming
-        self._buffers = _OF_ALL_RANKS.get(program.known_kind, ())
+        self._buffers = OF_ALL_RANKS.get(program.known_kind, ())
         is_of_one_rank = program.kind in (Kind.GATHER, Kind.SCATTER)
         self._shard = program.num_chunks_per_loop // (1 if is_of_one_rank else len(program.gpus))
 

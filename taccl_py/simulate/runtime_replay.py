@@ -305,7 +305,7 @@ class _AskedLoad:
 class _BlockRun:
     """A block that is replayed: what it does, the end of every step that it has finished, and the one that it is at.
 
-    `first` is the place of the first block of its copy of the program; a connection that it lacks is one that nobody uses. `waiters` are
+    `first` is the place of the first block of its copy of the program; a connection that it lacks is one that nobody uses, the same for all. `waiters` are
     blocks by the finished step that they wait for.
     """
 
@@ -341,6 +341,7 @@ class _ReplayRun:
         self._name, self._iterations, self._slots = structure.name, iterations, case.costs.slots
         blocks, number = structure.blocks, structure.num_connections
         connections = [_ConnectionRun() for _ in range(number * case.apart)]
+        unused = _ConnectionRun()
         mb = case.cell_bytes / BYTES_PER_MB
         kinds = [_step_times(kind, case, mb) for kind in structure.kinds]
         times = [[kinds[kind] for kind in of_block] for of_block in structure.kinds_of]
@@ -353,7 +354,7 @@ class _ReplayRun:
             first = len(self.blocks)
             for place, block in enumerate(blocks):
                 into, out = (
-                    _ConnectionRun() if each == NOBODY else connections[copy_ * number + each]
+                    unused if each == NOBODY else connections[copy_ * number + each]
                     for each in (block.receives_from, block.sends_to)
                 )
                 into.hop_us = case.costs.hop_far_us if block.far_in else case.costs.hop_near_us

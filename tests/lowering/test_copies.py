@@ -76,8 +76,10 @@ def test_steps_with_data_of_several_ranks_have_no_copies():
 
 
 def test_sizes_of_copies_are_those_at_which_their_operations_carry_enough():
-    """A ring that sends all before it receives stops on two slots, unless an operation carries several cells: twice the cells, twice the size."""
+    """Both partners send six cells before they receive: two slots are enough if an operation carries three, and twice the cells have twice the size."""
     instance = one_instance(cases.direct_alltoall(2, 6), LoweringOptions(EXECUTOR, protocol=Protocol.LL))
+    assert instance.least_cells == {2: 3, 8: 1}
+    assert instance.copies(1, Protocol.SIMPLE).max_bytes == 2 * 6 * ((2 << 20) // 3)
     for protocol in Protocol:
         once, twice = instance.copies(1, protocol).max_bytes, instance.copies(2, protocol).max_bytes
         assert twice == min(2 * once, 1 << 40)
