@@ -38,7 +38,7 @@ class WorkRates:
     matched
         Links for which a chunk is chosen.
     regrown
-        Messages that are taken back and sent again.
+        Links at which messages that are taken back look for room.
     routed
         Links at which greedy plans look for one that is free.
     lowered
@@ -54,8 +54,8 @@ class WorkRates:
     justified: float = 4e-6
     priced: float = 1.5e-5
     moved: float = 1e-5
-    matched: float = 5e-5
-    regrown: float = 8e-6
+    matched: float = 3e-5
+    regrown: float = 3e-6
     routed: float = 4e-6
     lowered: float = 1.5e-4
 

@@ -198,6 +198,11 @@ def mending_runs(demand: Demand) -> list[EngineRun]:
     return leading_runs(demand) if is_damaged else []
 
 
+def _has_even_nodes(topology: Topology) -> bool:
+    """True if all nodes have as many ranks."""
+    return len({len(ranks) for ranks in topology.node_ranks}) == 1
+
+
 def _has_hierarchy(demand: Demand) -> bool:
     """True if engine hierarchy takes part."""
     return demand.topology.num_nodes > 1 and demand.sketch is None and demand.kind not in (Kind.GATHER, Kind.SCATTER)
@@ -267,8 +272,8 @@ def _takes_nodes_to_each_other(topology: Topology, translations: Translations) -
 def _is_for_greedy(demand: Demand) -> bool:
     """True if greedy is quick, and nothing else follows links as they are, on a machine that is too large to search.
 
-    That is so where links are missing or slow or nodes differ, between nodes in AllReduce alone, where sums go to who has most
-    bandwidth, and in AllToAll, whose paths it chooses one by one; and, but for AllToAll, on one node of fewer ranks whose links
+    That is so where links are missing or slow or nodes differ, between nodes of equally many ranks in AllReduce alone, where sums go to
+    who has most bandwidth, and in AllToAll, whose paths it chooses one by one; and, but for AllToAll, on one node of fewer ranks whose links
     differ, and between few nodes inside which not all ranks are linked.
     """
     topology = demand.topology
@@ -282,7 +287,9 @@ def _is_for_greedy(demand: Demand) -> bool:
         return demand.kind is not Kind.ALLTOALL
     if topology.num_nodes == 1 and topology.num_ranks in PARAMS.greedy_ranks_of_one_node:
         return len({link.beta_us_per_mb for link in topology.links}) > 1 and demand.kind is not Kind.ALLTOALL
-    is_quick = topology.num_nodes == 1 or demand.kind in (Kind.ALLREDUCE, Kind.ALLTOALL)
+    is_quick = (
+        not _has_even_nodes(topology) or topology.num_nodes == 1 or demand.kind in (Kind.ALLREDUCE, Kind.ALLTOALL)
+    )
     found = translations_of(topology)
     return topology.num_ranks in PARAMS.greedy_ranks and is_quick and (found is None or not found.is_regular)
 
@@ -360,19 +367,22 @@ class _AutoRun:
         self._first = first_runs(self.demand)
 
     def search(self) -> list[EngineRun]:
-        """Run what mends plans and what is quick, then race for what may be faster; the quick runs are returned."""
+        """Run what mends plans and what is quick, then race for what may be faster; runs that soon have some answer are returned."""
         before = self._deadline.left
         mending = mending_runs(self.demand)
         if mending:  # nothing else is near it
             self._run(self._racer(PARAMS.mending_part), mending)
         quick, part = [run for run in self._first if run.engine in _QUICK], 0.5
         if not quick:
-            quick, part = [run for run in leading_runs(self.demand) if run not in mending], PARAMS.leading_part
+            # Where lanes do not match, a leading run may be far behind others, which then need the time as well.
+            is_first = _has_even_nodes(self.demand.topology)
+            quick = [run for run in leading_runs(self.demand) if is_first and run not in mending]
+            part = PARAMS.leading_part
         is_closed = self._run(self._racer(part), quick) if self._deadline.left else True
         spent = before - self._deadline.left
         if not is_closed and (self._deadline.left >= PARAMS.least_left * spent or not self.answers):
             self._race([run for run in self._first if run not in [*mending, *quick]])
-        return quick
+        return quick or leading_runs(self.demand)
 
     def _racer(self, part: float, workers: int = 1) -> Racer:
         """One for the time that is left, each run of which may take a part of the whole time."""

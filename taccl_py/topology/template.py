@@ -15,8 +15,9 @@ A port that no link shares is left out.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import accumulate
@@ -329,14 +330,12 @@ def _joint_network(templates: Sequence[NodeTemplate]) -> NodeNetwork:
 
 
 def _joint_symmetry(templates: Sequence[NodeTemplate]) -> tuple[tuple[int, ...], ...]:
-    """Generators of the symmetry of nodes that differ: what all have in common, in all at once, and a turn of each sort at once."""
+    """Generators of the symmetry of nodes that differ: what moves the ranks of all nodes at once, and a turn of each sort at once."""
     base = [0, *accumulate(template.num_ranks for template in templates)]
-    common = [
-        image
-        for image in templates[0].symmetry
-        if all(image in template.symmetry and _keeps_nics(template, image) for template in templates)
+    found = [
+        tuple(start + rank for start, image in zip(base, images, strict=False) for rank in image)
+        for images in _moves_of_all(templates)
     ]
-    found = [tuple(start + rank for start in base[:-1] for rank in image) for image in common]
     turned = list(range(len(templates)))
     for number, template in enumerate(templates):
         alike = [other for other, one in enumerate(templates) if one == template]
@@ -346,6 +345,47 @@ def _joint_symmetry(templates: Sequence[NodeTemplate]) -> tuple[tuple[int, ...],
             tuple(base[turned[node]] + rank for node, t in enumerate(templates) for rank in range(t.num_ranks))
         )
     return tuple(found)
+
+
+def _moves_of_all(templates: Sequence[NodeTemplate]) -> Iterator[list[tuple[int, ...]]]:
+    """Symmetries that move ranks of all nodes, as the image of the local ranks of every node: first those that all nodes have.
+
+    Where every rank reaches all other nodes, nodes may also move each in its own way. They return after the same number of steps, so
+    that none stays in place while others move: engine trees repeats its trees by such symmetries alone.
+    """
+    sorts = [template for number, template in enumerate(templates) if template not in templates[:number]]
+    kept = [[image for image in sort.symmetry if _keeps_nics(sort, image)] for sort in sorts]
+    common = [image for image in kept[0] if all(image in images for images in kept)]
+    yield from ([image] * len(templates) for image in common)
+    if _joint_network(templates).reach is not NetworkReach.ALL:
+        return
+    first, *others = ([image for image in images if image not in common] for images in kept)
+    for image in first:
+        chosen = [image]
+        for images in others:
+            steps = math.gcd(*map(_order, chosen))
+            chosen += sorted(images, key=lambda other: -math.gcd(steps, _order(other)))[:1]
+        steps = math.gcd(*map(_order, chosen))
+        if len(chosen) == len(sorts) and steps > 1:
+            for images, used in zip(others, chosen[1:], strict=True):
+                images.remove(used)
+            moved = [_repeated(one, _order(one) // steps) for one in chosen]
+            yield [moved[sorts.index(template)] for template in templates]
+
+
+def _order(image: tuple[int, ...]) -> int:
+    """Times that a permutation has to be repeated until all are in their places."""
+    times, at = 1, image
+    while at != tuple(range(len(image))):
+        times, at = times + 1, tuple(image[rank] for rank in at)
+    return times
+
+
+def _repeated(image: tuple[int, ...], times: int) -> tuple[int, ...]:
+    at = tuple(range(len(image)))
+    for _ in range(times):
+        at = tuple(image[rank] for rank in at)
+    return at
 
 
 def _assemble(templates: Sequence[NodeTemplate], name: str, symmetry: tuple[tuple[int, ...], ...]) -> Topology:

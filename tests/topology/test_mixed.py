@@ -4,11 +4,16 @@ import json
 
 import pytest
 
+from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError
 from taccl_py.jsonio import Fields
+from taccl_py.synthesis.problem import Problem
+from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.topology.automorphism import image_of_links
 from taccl_py.topology.catalog import canonical_name, load_topology, topology_file
+from taccl_py.topology.fabrics import rotation
 from taccl_py.topology.files import topology_from_fields, topology_to_json
+from taccl_py.topology.template import AlphaBeta, NetworkReach, Nic, NodeNetwork, NodeSwitch, NodeTemplate, join_nodes
 
 
 def node(tmp_path, name, ranks, **network):
@@ -69,6 +74,43 @@ def test_its_symmetry_turns_each_sort_of_nodes():
     assert everywhere[:9] == (1, 2, 3, 4, 5, 6, 7, 0, 9)
     for image in machine.symmetry:
         assert not isinstance(image_of_links(machine, image), str)
+
+
+def turning(ranks, *by, reach="all"):
+    """Ranks with a NIC each, and as symmetries their turns by so many places."""
+    everyone = tuple(range(ranks))
+    return NodeTemplate(
+        f"turning-{ranks}", "", "", ranks, switches=(NodeSwitch("switch", everyone, AlphaBeta(1, ranks)),),
+        nics=tuple(Nic(f"ib{rank}", (rank,), AlphaBeta(2, 40)) for rank in everyone),
+        symmetry=tuple(rotation(ranks, places) for places in by), network=NodeNetwork(NetworkReach(reach)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("nodes", "images"),
+    [
+        # Both return after two steps.
+        ((turning(2, 1), turning(4, 1)), [(1, 0, 4, 5, 2, 3)]),
+        # The first of two turns that have something in common with that of three ranks: it returns after six steps, two of them at once after three.
+        ((turning(3, 1), turning(6, 1, 2)), [(1, 2, 0, 5, 6, 7, 8, 3, 4)]),
+        # After two steps and after three: one of them would stay in place.
+        ((turning(2, 1), turning(3, 1)), []),
+        # Each sort's move in all of its nodes, and the turn of the two nodes of a sort.
+        ((turning(2, 1), turning(2, 1), turning(4, 2)), [(1, 0, 3, 2, 6, 7, 4, 5), (2, 3, 0, 1, 4, 5, 6, 7)]),
+    ],
+)
+def test_nodes_of_several_sizes_move_in_step(nodes, images):
+    machine = join_nodes(nodes, "mixed")
+    assert [*machine.symmetry] == images
+    assert not any(isinstance(image_of_links(machine, image), str) for image in images)
+
+
+def test_trees_of_three_ranks_serve_all_ranks_of_two_sorts_of_nodes():
+    # Two DGX-2 have 32 ranks and eight NICs each, which eight steps of two ranks take to each other: with the turn of the nodes 16 images.
+    machine = load_topology("ndv5-x2+dgx2-x2")
+    problem = Problem.build(machine, Collective(Kind.ALLGATHER, machine.num_ranks, 1), None, 1 << 20)
+    network = CapacityNetwork.of(problem)
+    assert (network.roots, len(network.images)) == ((0, 16, 17), 16)
 
 
 def test_it_is_written_and_read_as_any_other():

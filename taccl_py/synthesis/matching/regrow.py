@@ -130,7 +130,6 @@ class _RegrowSearch:
         taken: list[tuple[Delivery, EnteredLink]] = []
         chunks = self._chosen()
         for chunk in chunks:
-            count_work("regrown", len(self.table.entries[chunk]))
             for rank in list(self.table.entries[chunk]):
                 delivery = Delivery(chunk, rank)
                 taken.append((delivery, self.table.take(delivery)))
@@ -185,6 +184,7 @@ class _RegrowSearch:
                 return False
             now_us = self.table.earliest_us(link, start_us)
             if now_us > start_us:  # something has been put there meanwhile
+                count_work("regrown", 1)
                 heapq.heappush(waiting, self._offered(chunk, link, now_us))
                 continue
             put.append(self.table.put(chunk, offer.entry))
@@ -194,6 +194,7 @@ class _RegrowSearch:
     def _offer(self, chunk: int, rank: int, ready_us: float, waiting: list[_PathOffer]) -> None:
         """Links from a rank that has got a chunk to those that lack it."""
         reached, source = self.table.entries[chunk], self._sources[chunk]
+        count_work("regrown", len(self._fabric.links_from[rank]))
         for link in self._fabric.links_from[rank]:
             dst = self._fabric.dst[link]
             if dst != source and dst not in reached:
@@ -216,6 +217,7 @@ class _RegrowSearch:
             if rank in entered:
                 continue
             entered[rank] = link
+            count_work("regrown", len(fabric.links_from[rank]))
             for onward in fabric.links_from[rank]:
                 if fabric.dst[onward] not in entered:
                     end_us = self.table.earliest_us(onward, ready_us) + self.table.message_us[onward]

@@ -77,14 +77,13 @@ class Pipeline:
 
     def messages(self) -> TemplateMessages:
         """The plan in full; chunks are numbered piece by piece."""
-        period_us = self.period_us
         firsts = [self.alone(trees) for trees in self.trees[: self.pieces]]
         found = []
         for piece in range(self.pieces):
             first = firsts[piece % len(firsts)]
             for stripe, edges in enumerate(first):
                 chunks = (piece * len(first) + stripe,)
-                later_us = piece * period_us
+                later_us = piece * self.period_us
                 for e in edges:
                     # Of what is to start at the same time, rounding aside, the older piece goes first.
                     start_us, end_us = (round(time_us + later_us, DIGITS) for time_us in (e.start_us, e.end_us))
@@ -102,13 +101,11 @@ class Pipeline:
         first_us = max(edge.end_us for edges in plan.alone(plan.trees[0]) for edge in edges)
         return replace(plan, end_us=first_us + (pieces - 1) * plan.period_us)
 
-    @property
+    @cached_property
     def period_us(self) -> float:
         """Time for which the busiest link or port is busy with a piece."""
-        cost = self.site.topology.resource_cost
-        return max(
-            number * (cost[r][0] + cost[r][1] * self.chunk_bytes / BYTES_PER_MB) for r, number in self._uses.items()
-        )
+        cost, piece_mb = self.site.topology.resource_cost, self.chunk_bytes / BYTES_PER_MB
+        return max(number * (cost[r][0] + cost[r][1] * piece_mb) for r, number in self._uses.items())
 
     @cached_property
     def _uses(self) -> dict[int, float]:

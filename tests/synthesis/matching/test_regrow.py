@@ -13,6 +13,7 @@ from taccl_py.synthesis.matching.least import least_us
 from taccl_py.synthesis.matching.regrow import RegrowTask, affordable_tries, regrown
 from taccl_py.topology.machines import formula_topology
 from taccl_py.verify.schedule import verify_schedule
+from taccl_py.work import RATES, work_seconds
 from tests.synthesis.matching.drawn import matched, torn, with_ports
 
 ROUTED = (Kind.ALLGATHER, Kind.BROADCAST, Kind.ALLTOALL)
@@ -53,6 +54,16 @@ def test_an_alltoall_of_a_mesh_is_at_the_bound_of_the_links_through_its_middle()
     least = 16 * fabric.sorts[0].message_us
     assert end_us(grown) == pytest.approx(17 * fabric.sorts[0].message_us)
     assert end_us(regrown(fabric, RegrowTask.of(fabric, collective), grown, 0, never)) == pytest.approx(least)
+
+
+@pytest.mark.parametrize(("kind", "least_links"), [(Kind.ALLGATHER, 12), (Kind.ALLTOALL, 3)])
+def test_work_is_counted_by_the_links_that_are_looked_at(kind, least_links, monkeypatch):
+    """A chunk that goes to four ranks, all linked, looks at the three links out of each; one for a single rank at those of its source."""
+    monkeypatch.setattr(regrow, "affordable_tries", lambda *_: 1)
+    fabric, collective, grown = matched(formula_topology("full:4"), kind)
+    before = work_seconds()
+    regrown(fabric, replace(RegrowTask.of(fabric, collective), least_us=0.0), grown, 0, never)
+    assert (work_seconds() - before) / RATES.regrown >= least_links * (1 - 1e-9)
 
 
 @settings(max_examples=30)
