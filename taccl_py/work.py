@@ -39,6 +39,8 @@ class WorkRates:
         Links for which a chunk is chosen.
     regrown
         Links at which messages that are taken back look for room.
+    compared
+        Sorts of faster links that a slower one is compared with before it is used.
     routed
         Links at which greedy plans look for one that is free.
     lowered
@@ -56,6 +58,7 @@ class WorkRates:
     moved: float = 1e-5
     matched: float = 3e-5
     regrown: float = 3e-6
+    compared: float = 5e-7
     routed: float = 4e-6
     lowered: float = 1.5e-4
 

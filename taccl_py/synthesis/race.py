@@ -9,6 +9,7 @@ one that would not have begun there in time has no answer.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -261,15 +262,18 @@ class Racer:
 
         When time is up or the user says stop, cancel what waits and let what runs come to its end, if that is soon.
         """
-        futures = [processes.submit(_carry_out, run, options, entered.use) for run in entered.first]
-        pending, waiting = set(futures), deque(entered.second.runs)
+        futures: list[Future[_Carried[_Result]]] = []
+        pending, waiting = set[Future[_Carried[_Result]]](), deque(entered.runs)
         over_since: float | None = None
         while pending or waiting:
-            if waiting and entered.makes_second_needless(entered.carried(futures)):
-                waiting.clear()
-            while waiting and len(pending) < self._workers:
+            if entered.makes_second_needless(entered.carried(futures)):
+                waiting = deque(entered.first[len(futures) :])
+            # What waits in a pool could not be cancelled, and would run to its end in vain.
+            while waiting and len(pending) < self._workers and self._may_begin(entered, futures):
                 futures.append(processes.submit(_carry_out, waiting.popleft(), options, entered.use))
                 pending.add(futures[-1])
+            if not pending:
+                break
             events.stage(f"race: {len(futures) - len(pending)} of {len(futures) + len(waiting)} runs")
             ready, pending = wait(pending, COMMON.poll_seconds, FIRST_COMPLETED)
             self._has_answer |= any(future.exception() is None and future.result().is_answer for future in ready)
@@ -278,9 +282,6 @@ class Racer:
                 self._is_ended = True
                 processes.abandon()
                 break
-            if entered.by_work and entered.next_start_s(done) >= self._deadline.left:
-                pending = {future for future in pending if not future.cancel()}
-                waiting.clear()
             if self.over:
                 processes.stop()
                 pending = {future for future in pending if not future.cancel()}
@@ -289,6 +290,16 @@ class Racer:
                 if time.monotonic() - over_since > self._patience_seconds:
                     processes.abandon()
         return entered.carried(futures)
+
+    def _may_begin(self, entered: _RaceRuns[_Result], futures: Sequence[Future[_Carried[_Result]]]) -> bool:
+        """True if the run behind those that have begun would begin in time by counted work, or that is not known and a processor idles."""
+        if not entered.by_work or (not all(future.done() for future in futures) and self._workers > PARAMS.processors):
+            return True
+        seconds = [
+            each.seconds if future.done() else math.inf
+            for each, future in zip(entered.carried(futures), futures, strict=True)
+        ]
+        return starts_on(PARAMS.processors, [*seconds, 0.0])[0][-1] < self._deadline.left
 
     @property
     def _patience_seconds(self) -> float:

@@ -248,6 +248,14 @@ def _race_in_threads(patch, workers, runs, num_first, enough_bytes, seconds, pat
             return racer.race(runs[:num_first], Events(), second=SecondRuns(runs[num_first:], are_needless))
 
 
+def test_by_work_what_would_begin_too_late_is_not_begun(monkeypatch):
+    """The second run is done long before the first one, which may still be the shorter one: what waits is not begun before that is known."""
+    seconds, patience = {1e3: 7.0, 1e6: 8.0, 2e6: 1.0}, {1e3: 0.3, 1e6: 0.0}  # of the last one: an error
+    runs = [EngineRun("templates", Demand(RING, Kind.ALLGATHER, size)) for size in seconds]
+    outcomes = _race_in_threads(monkeypatch, 2, runs, 3, 0.0, seconds, patience, left_s=6.0)
+    assert [outcome.reason for outcome in outcomes] == ["ended", "ended", "no time was left"]
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_by_work_the_same_runs_count_whoever_ends_first(data):

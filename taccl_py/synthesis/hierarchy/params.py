@@ -153,7 +153,7 @@ class Params:
     most_grid_scatters: int = 3
     least_owner_difference: float = 0.05
     least_owner_share: float = 0.02
-    owner_pieces: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    owner_pieces: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
     owner_chunks: int = 4
     most_owner_messages: int = 20_000
     most_owner_plans: int = 2

@@ -105,11 +105,14 @@ def owner_strategies(demand: Demand) -> list[HierarchyStrategy]:
     owners = NodeOwners.of(demand.topology) if demand.kind is Kind.ALLREDUCE else None
     if owners is None:
         return []
-    most = PARAMS.most_owner_messages / (len(owners.collector[0]) * owners.messages_of_piece)
+    lanes, ranks = len(owners.collector[0]), demand.topology.num_ranks
+    most = PARAMS.most_owner_messages / (lanes * owners.messages_of_piece)
+    possible = [pieces for pieces in PARAMS.owner_pieces if pieces <= most]
+    # Pieces that differ in size do not meet at ports as planned, and wait for each other.
+    even = [pieces for pieces in possible if any(count * ranks % (lanes * pieces) == 0 for count in _counts(demand))]
     found = [
         HierarchyStrategy(owners.time_us(demand.size_bytes, pieces), partial(owners.plan, demand, pieces))
-        for pieces in PARAMS.owner_pieces
-        if pieces <= most
+        for pieces in even or possible
     ]
     return sorted(found, key=lambda strategy: strategy.estimate_us)[: PARAMS.most_owner_plans]
 
