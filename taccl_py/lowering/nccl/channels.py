@@ -16,7 +16,7 @@ from taccl_py.collective import COMBINING, Kind
 from taccl_py.errors import LoweringError
 from taccl_py.schedule.ir import Schedule
 
-TARGET = "NCCL's channels"
+TARGET = "the channels of NCCL and RCCL"
 # Half of MAXCHANNELS (``src/include/device.h`` of NCCL 2.30.7; ``src/init.cc`` has the half): NCCL doubles what it is given.
 MAX_CHANNELS = 32
 _RINGS_OF = (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE, Kind.BROADCAST, Kind.REDUCE)

@@ -1,5 +1,7 @@
 """AllReduce over nodes of several sorts: shares by hand, valid plans, and what they cost."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from taccl_py.collective import Kind
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.engine import Demand
+from taccl_py.synthesis.hierarchy import strategies
 from taccl_py.synthesis.hierarchy.owners import NodeOwners
 from taccl_py.synthesis.templates.fitting import fitted
 from taccl_py.topology.catalog import load_topology
@@ -119,3 +122,20 @@ def test_two_h100_and_two_a100_nodes_are_close_to_their_bound():
     bound = demand_bound(topology, Kind.ALLREDUCE, 0, 1 << 30, Limits())
     assert schedule.makespan_us <= 1.05 * bound.time_us
     assert verify_schedule(schedule) == ()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "pieces"),
+    [
+        # Eight ranks with 2^k chunks each, two lanes: only 2^k pieces of a lane are of one size.
+        ((2, 2, 2, 2), {1, 2, 4, 8}),
+        # Twelve ranks, eight lanes: 12 * 2^k chunks are 3 * 2^k pieces of each lane as well.
+        ((2, 2, 8), {1, 2, 3, 4, 6, 8, 12}),
+    ],
+)
+def test_all_pieces_of_lanes_are_of_one_size(ranks, pieces, monkeypatch):
+    monkeypatch.setattr(strategies, "PARAMS", replace(strategies.PARAMS, most_owner_plans=99))
+    nodes = [node(number, 20.0 if place < len(ranks) // 2 else 40.0) for place, number in enumerate(ranks)]
+    demand = Demand(join_nodes(nodes, "mixed"), Kind.ALLREDUCE, float(1 << 20))
+    found = {strategy.plan.args[1] for strategy in strategies.owner_strategies(demand)}
+    assert {number for number in found if number <= 12} == pieces
