@@ -115,13 +115,14 @@ class LaneCluster:
 
     @cached_property
     def _costs(self) -> dict[bool, tuple[_LaneCost, ...]]:
-        """Costs of links inside the first node, and of its lanes: nodes are alike, or nearly so."""
+        """Costs of links inside nodes, and of lanes: of the first node, as others are nearly like it, or of all where nodes differ in size."""
         topology, node_of = self.site.topology, self.site.topology.node_of
+        ranks = set(self.nodes[0]) if len({len(node) for node in self.nodes}) == 1 else range(topology.num_ranks)
         found: dict[bool, set[_LaneCost]] = {True: set(), False: set()}
         ends = {rank: lane for ranks in self.carriers for lane, rank in enumerate(ranks)}
         for index, link in enumerate(topology.links):
             inside = node_of[link.src] == node_of[link.dst]
-            if link.src in self.nodes[0] and (inside or ends.get(link.src, -1) == ends.get(link.dst, -2)):
+            if link.src in ranks and (inside or ends.get(link.src, -1) == ends.get(link.dst, -2)):
                 costs = (topology.resource_cost[resource] for resource in topology.resources_of[index])
                 found[inside].update(_LaneCost(*cost, link.latency_us) for cost in costs)
         return {inside: _highest(costs) for inside, costs in found.items()}

@@ -1,5 +1,7 @@
 """Broadcast in stripes: each place of a node carries a part of the data to its place in all other nodes, piece after piece.
 
+Nodes with fewer ranks than the largest one have several places at a rank.
+
 The root deals the stripes out in its node; every carrier passes its stripe on to the next nodes and hands it out in its own. So
 all ports between nodes carry, and inside nodes every rank sends as much as it gets. The root's own stripe is what it would have
 to send twice, or have others hand out that have enough to do; another node can send it back to the root's node instead, into
@@ -44,16 +46,29 @@ class Stripes:
 
 
 def striped(cluster: LaneCluster) -> list[Stripes]:
-    """Variants of passing on; none where nodes differ in size, or ranks of a node, or those of a place in all nodes, are not all linked."""
-    nodes, linked = cluster.nodes, cluster.site.linked
-    places = len(nodes[0])
-    if places < 2 or any(len(ranks) != places for ranks in nodes) or not cluster.site.linked_inside_nodes:
+    """Variants of passing on; none where ranks of a node, or those of a place in all nodes, are not all linked."""
+    linked = cluster.site.linked
+    places = carriers_of(cluster)
+    if len(places) < 2 or not cluster.site.linked_inside_nodes:
         return []
-    if not all(linked(a, b) for ranks in zip(*nodes, strict=True) for a in ranks for b in ranks if a != b):
+    if not all(linked(a, b) for ranks in places for a in ranks for b in ranks if a != b):
         return []
     # Between two nodes all are the same.
-    variants = (CHAIN, TREE, CIRCULANT)[: 3 if len(nodes) > 2 else 1]
-    return [Stripes(between, returns) for between in variants for returns in (False, True)]
+    variants = (CHAIN, TREE, CIRCULANT)[: 3 if len(cluster.nodes) > 2 else 1]
+    # Where nodes differ in size, another node has not a place for each of the root's.
+    returns = (False, True) if has_even_places(cluster) else (False,)
+    return [Stripes(between, back) for between in variants for back in returns]
+
+
+def has_even_places(cluster: LaneCluster) -> bool:
+    """True if nodes have equally many ranks."""
+    return len({len(ranks) for ranks in cluster.nodes}) == 1
+
+
+def carriers_of(cluster: LaneCluster) -> list[tuple[int, ...]]:
+    """The rank of each place in every node, [place][node]."""
+    places = max(map(len, cluster.nodes))
+    return [tuple(ranks[place * len(ranks) // places] for ranks in cluster.nodes) for place in range(places)]
 
 
 def stripes_pipeline(cluster: LaneCluster, stripes: Stripes, root: int, size_bytes: float) -> Pipeline:
@@ -91,7 +106,7 @@ class _CirculantPipeline(Pipeline):
             round_of[piece, (home + node) % num_nodes, home] = turn
         found = []
         for piece in range(self.pieces):
-            places = range(len(self.cluster.nodes[0]))
+            places = carriers_of(self.cluster)
             trees = [_tree(self.cluster, self.stripes, self.root, place, piece, self.pieces) for place in places]
             first = self.alone(trees)
             # Rounds begin when the first piece is dealt out.
@@ -130,17 +145,18 @@ class _CirculantPipeline(Pipeline):
 
 def _trees(cluster: LaneCluster, stripes: Stripes, root: int) -> Iterator[list[Tells]]:
     """Trees of all stripes for one piece after the other, until they repeat."""
-    places = len(cluster.nodes[0])
-    helpers = 1 if stripes.returns else places - 1
+    helpers = 1 if stripes.returns else len(cluster.nodes[cluster.site.topology.node_of[root]]) - 1
     for number in range(helpers):
-        yield [_tree(cluster, stripes, root, place, number) for place in range(places)]
+        yield [_tree(cluster, stripes, root, place, number) for place in carriers_of(cluster)]
 
 
-def _tree(cluster: LaneCluster, stripes: Stripes, root: int, place: int, number: int, pieces: int = 1) -> Tells:
+def _tree(
+    cluster: LaneCluster, stripes: Stripes, root: int, place: tuple[int, ...], number: int, pieces: int = 1
+) -> Tells:
     """Whom each rank tells of a stripe: first its place in other nodes, then its own node."""
     home = cluster.site.topology.node_of[root]
     order = [*cluster.nodes[home:], *cluster.nodes[:home]]
-    carriers = [ranks[place] for ranks in order]
+    carriers = [*place[home:], *place[:home]]
     steps = [step for steps in course_rounds(len(order), stripes.between, number, pieces) for step in steps]
     tells: dict[int, list[int]] = {rank: [] for rank in range(cluster.site.topology.num_ranks)}
     for step in steps:
