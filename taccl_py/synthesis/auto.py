@@ -405,7 +405,8 @@ class _AutoRun:
         workers = self.options.limits.workers
         leading = [run for run in runs if run in leading_runs(self.demand)]
         least = PARAMS.least_leading_seconds if leading else PARAMS.least_process_seconds
-        if self.answers and self._deadline.left < least:
+        # By counted work it does not matter what it takes to start processes.
+        if self.answers and self._deadline.left < least and not self.options.limits.by_work:
             runs, workers = leading, 1
         with self._racer(1.0, workers).running() as racer:
             second = _shared_out(second_runs(self.demand))

@@ -146,7 +146,7 @@ class _CirculantPipeline(Pipeline):
 def _trees(cluster: LaneCluster, stripes: Stripes, root: int) -> Iterator[list[Tells]]:
     """Trees of all stripes for one piece after the other, until they repeat."""
     helpers = 1 if stripes.returns else len(cluster.nodes[cluster.site.topology.node_of[root]]) - 1
-    for number in range(helpers):
+    for number in range(max(1, helpers)):
         yield [_tree(cluster, stripes, root, place, number) for place in carriers_of(cluster)]
 
 
@@ -173,7 +173,7 @@ def _tree(
         back = circulant_returns(len(order), pieces)[number][0] if is_circulant else steps[-1].dst
         for own, other in zip(order[back], order[0], strict=True):
             tells[own] += [other] if other != root else []
-    else:
+    elif others:
         helper = others[number % len(others)]
         tells[root].append(helper)
         tells[helper] += [rank for rank in others if rank != helper]

@@ -18,6 +18,7 @@ from taccl_py.synthesis.templates.fitting import fitted
 from taccl_py.synthesis.templates.messages import TemplatePlan
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
+from taccl_py.topology.template import AlphaBeta, Nic, NodeSwitch, NodeTemplate, join_nodes
 from taccl_py.verify.schedule import verify_schedule
 from tests.instances import nodes_with_nics, two_nodes
 
@@ -42,6 +43,43 @@ def test_every_piece_of_every_stripe_gets_everywhere_once(nodes, ranks, data):
         assert (message.dst, *message.chunks) not in has
         has.add((message.dst, *message.chunks))
     assert len(has) == nodes * ranks * 3 * ranks
+
+
+def node(ranks):
+    everyone = tuple(range(ranks))
+    return NodeTemplate(
+        f"of-{ranks}", "", "", ranks,
+        switches=(NodeSwitch("switch", everyone, AlphaBeta(0.5, 1.0)),) if ranks > 1 else (),
+        nics=tuple(Nic(f"ib{rank}", (rank,), AlphaBeta(2.0, 40.0)) for rank in everyone),
+    )  # fmt: skip
+
+
+@given(st.lists(st.integers(1, 4), min_size=2, max_size=5).filter(lambda sizes: len({*sizes}) > 1), st.data())
+@settings(max_examples=40)
+def test_nodes_with_fewer_ranks_have_several_places_at_a_rank(sizes, data):
+    cluster = cluster_of(join_nodes([node(size) for size in sizes], "uneven"))
+    places, root = max(sizes), data.draw(st.integers(0, sum(sizes) - 1))
+    variants = striped(cluster)
+    assert variants
+    assert not any(stripes.returns for stripes in variants)
+    pipeline = stripes_pipeline(cluster, data.draw(st.sampled_from(variants)), root, MIB).best(2 * places)
+    has = {(root, chunk) for chunk in range(2 * places)}
+    for message in pipeline.messages():
+        assert (message.src, *message.chunks) in has
+        assert (message.dst, *message.chunks) not in has
+        has.add((message.dst, *message.chunks))
+    assert len(has) == sum(sizes) * 2 * places
+
+
+def test_stripes_of_a_larger_node_come_to_all_of_its_ranks():
+    """A DGX-2 gets a sixteenth of the data at each of 16 ranks, two behind each NIC, and an ND H100 v5 node an eighth at each of eight."""
+    topology = load_topology("ndv5+dgx2")
+    cluster = cluster_of(topology)
+    messages = stripes_pipeline(cluster, striped(cluster)[0], 0, MIB).best(16).messages()
+    across = Counter(
+        message.dst for message in messages if topology.node_of[message.src] != topology.node_of[message.dst]
+    )
+    assert across == dict.fromkeys(range(8, 24), 1)
 
 
 def test_where_the_roots_own_stripe_comes_back_nobody_sends_or_gets_a_piece_more_than_others_inside():
