@@ -42,7 +42,7 @@ def _orders(site: TemplateSite) -> Iterator[tuple[str, tuple[_Step, ...]]]:
     """
     num_ranks, nodes = site.topology.num_ranks, site.topology.node_ranks
     yield "all pairs", tuple(tuple((src + by) % num_ranks for src in range(num_ranks)) for by in range(1, num_ranks))
-    if len(nodes) == 1 or len({len(ranks) for ranks in nodes}) > 1:
+    if len(nodes) == 1 or not site.topology.has_even_nodes:
         return
     node_of, local_of = site.topology.node_of, site.topology.local_rank
     per_node = len(nodes[0])

@@ -101,7 +101,7 @@ def _one_by_one(messages: TemplateMessages) -> TemplateMessages:
 def _rails(site: TemplateSite) -> tuple[tuple[int, ...], ...] | None:
     """Ranks of one local number, for every number; None on one node, or where nodes differ in size."""
     nodes = site.topology.node_ranks
-    if len(nodes) == 1 or len({len(ranks) for ranks in nodes}) > 1:
+    if len(nodes) == 1 or not site.topology.has_even_nodes:
         return None
     return tuple(zip(*nodes, strict=True))
 

@@ -205,11 +205,6 @@ def mending_runs(demand: Demand) -> list[EngineRun]:
     return leading_runs(demand) if is_damaged else []
 
 
-def _has_even_nodes(topology: Topology) -> bool:
-    """True if all nodes have as many ranks."""
-    return len({len(ranks) for ranks in topology.node_ranks}) == 1
-
-
 def _has_hierarchy(demand: Demand) -> bool:
     """True if engine hierarchy takes part."""
     return demand.topology.num_nodes > 1 and demand.sketch is None and demand.kind not in (Kind.GATHER, Kind.SCATTER)
@@ -294,9 +289,7 @@ def _is_for_greedy(demand: Demand) -> bool:
         return demand.kind is not Kind.ALLTOALL
     if topology.num_nodes == 1 and topology.num_ranks in PARAMS.greedy_ranks_of_one_node:
         return len({link.beta_us_per_mb for link in topology.links}) > 1 and demand.kind is not Kind.ALLTOALL
-    is_quick = (
-        not _has_even_nodes(topology) or topology.num_nodes == 1 or demand.kind in (Kind.ALLREDUCE, Kind.ALLTOALL)
-    )
+    is_quick = not topology.has_even_nodes or topology.num_nodes == 1 or demand.kind in (Kind.ALLREDUCE, Kind.ALLTOALL)
     found = translations_of(topology)
     return topology.num_ranks in PARAMS.greedy_ranks and is_quick and (found is None or not found.is_regular)
 
@@ -379,7 +372,8 @@ class _AutoRun:
         part, runs = self._runs_before_others()
         is_closed = self._run(self._racer(part), runs)
         spent = before - self._deadline.left
-        if not is_closed and (self._deadline.left >= PARAMS.least_left * spent or not self.answers):
+        may_race = self._deadline.left >= PARAMS.least_left * spent or not self.answers
+        if self._deadline.left and may_race and not is_closed:
             self._race([run for run in self._first if run not in runs])
         return runs or leading_runs(self.demand)
 
@@ -393,7 +387,7 @@ class _AutoRun:
         if quick:
             return PARAMS.quick_part, quick
         # Where lanes do not match, a leading run may be far behind others, which then need the time as well.
-        return PARAMS.leading_part, leading_runs(self.demand) if _has_even_nodes(self.demand.topology) else []
+        return PARAMS.leading_part, leading_runs(self.demand) if self.demand.topology.has_even_nodes else []
 
     def _racer(self, part: float, workers: int = 1) -> Racer:
         """One for the time that is left, each run of which may take a part of the whole time."""

@@ -346,7 +346,7 @@ def _candidates(topology: Topology) -> Iterator[tuple[int, ...]]:
     from taccl_py.topology.automorphism import regular_renamings
 
     nodes = topology.node_ranks
-    if len({len(ranks) for ranks in nodes}) > 1:
+    if not topology.has_even_nodes:
         return
     places = tuple(range(len(nodes[0])))
     same = tuple(range(len(nodes)))

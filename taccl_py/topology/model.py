@@ -237,6 +237,11 @@ class Topology:
         return tuple(map(tuple, found))
 
     @cached_property
+    def has_even_nodes(self) -> bool:
+        """True if all nodes have as many ranks."""
+        return len({len(ranks) for ranks in self.node_ranks}) == 1
+
+    @cached_property
     def local_rank(self) -> tuple[int, ...]:
         """Position of every rank inside its node."""
         local = [0] * self.num_ranks

@@ -150,7 +150,7 @@ def needs_rails(schedule: Schedule) -> bool:
             path="command line",
             field="--switch",
         )
-    if len({len(ranks) for ranks in nodes}) > 1 or any(
+    if not topology.has_even_nodes or any(
         (a, b) not in topology.links_between for rail in zip(*nodes, strict=True) for a in rail for b in rail if a != b
     ):
         raise InputError(

@@ -117,7 +117,7 @@ class LaneCluster:
     def _costs(self) -> dict[bool, tuple[_LaneCost, ...]]:
         """Costs of links inside nodes, and of lanes: of the first node, as others are nearly like it, or of all where nodes differ in size."""
         topology, node_of = self.site.topology, self.site.topology.node_of
-        ranks = set(self.nodes[0]) if len({len(node) for node in self.nodes}) == 1 else range(topology.num_ranks)
+        ranks = set(self.nodes[0]) if topology.has_even_nodes else range(topology.num_ranks)
         found: dict[bool, set[_LaneCost]] = {True: set(), False: set()}
         ends = {rank: lane for ranks in self.carriers for lane, rank in enumerate(ranks)}
         for index, link in enumerate(topology.links):

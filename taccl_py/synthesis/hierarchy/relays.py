@@ -224,7 +224,7 @@ def _turns(topology: Topology) -> list[tuple[int, ...]]:
 def alike_links(passage: LatencyMachine) -> dict[int, tuple[int, ...]]:
     """For every link out of the first node those by which other nodes do the same; empty where nodes are not alike."""
     net, topology = passage.net, passage.net.topology
-    if len({len(ranks) for ranks in topology.node_ranks}) > 1:
+    if not topology.has_even_nodes:
         return {}
     images = _turns(topology)
     if any(not np.allclose(passage.inside_us[np.ix_(image, image)], passage.inside_us) for image in images):

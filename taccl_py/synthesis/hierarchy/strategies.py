@@ -31,7 +31,7 @@ from taccl_py.synthesis.hierarchy.rooted import (
     course_times,
 )
 from taccl_py.synthesis.hierarchy.shards import shard_messages
-from taccl_py.synthesis.hierarchy.stripes import has_even_places, striped, stripes_pipeline
+from taccl_py.synthesis.hierarchy.stripes import striped, stripes_pipeline
 from taccl_py.synthesis.hierarchy.sums import SumExchange
 from taccl_py.synthesis.hierarchy.taper import taper_messages, tapers
 from taccl_py.synthesis.hierarchy.triples import Triples, triple_messages
@@ -285,7 +285,7 @@ def _broadcasts(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrat
         if pipeline is not None:
             yield _strategy(pipeline.end_us, pipeline.num_chunks, pipeline.messages)
     places = len(cluster.nodes[0])
-    if demand.chunks_per_rank in (None, places) and has_even_places(cluster) and striped(cluster):
+    if demand.chunks_per_rank in (None, places) and demand.topology.has_even_nodes and striped(cluster):
         for inside in insides(cluster):
             messages = shard_messages(cluster, inside, demand.root, demand.size_bytes)
             yield HierarchyStrategy(end_of(messages), partial(TemplatePlan, places, messages))

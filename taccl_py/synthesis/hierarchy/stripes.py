@@ -56,13 +56,8 @@ def striped(cluster: LaneCluster) -> list[Stripes]:
     # Between two nodes all are the same.
     variants = (CHAIN, TREE, CIRCULANT)[: 3 if len(cluster.nodes) > 2 else 1]
     # Where nodes differ in size, another node has not a place for each of the root's.
-    returns = (False, True) if has_even_places(cluster) else (False,)
+    returns = (False, True) if cluster.site.topology.has_even_nodes else (False,)
     return [Stripes(between, back) for between in variants for back in returns]
-
-
-def has_even_places(cluster: LaneCluster) -> bool:
-    """True if nodes have equally many ranks."""
-    return len({len(ranks) for ranks in cluster.nodes}) == 1
 
 
 def carriers_of(cluster: LaneCluster) -> list[tuple[int, ...]]:

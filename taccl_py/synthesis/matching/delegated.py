@@ -56,7 +56,7 @@ def delegated(demand: Demand) -> GroupSchedule | None:
 def _rotation(topology: Topology) -> tuple[int, ...] | None:
     """The permutation that takes every rank to the one of its number in the next node; None if nodes are not equal."""
     nodes = topology.node_ranks
-    if len({len(ranks) for ranks in nodes}) > 1:
+    if not topology.has_even_nodes:
         return None
     image = [0] * topology.num_ranks
     for before, ranks in zip(nodes, (*nodes[1:], nodes[0]), strict=True):

@@ -45,7 +45,7 @@ def rail_schedule(topology: Topology, kind: Kind, chunk_bytes: float) -> Schedul
 
 def _gathered(topology: Topology, chunk_bytes: float) -> Schedule | None:
     nodes = topology.node_ranks
-    if len({len(node) for node in nodes}) > 1 or len(nodes) == 1:
+    if not topology.has_even_nodes or len(nodes) == 1:
         return None
     untimed: list[UntimedMessage] = []
     for local in range(len(nodes[0])):

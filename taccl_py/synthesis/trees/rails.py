@@ -90,7 +90,7 @@ class TreeRails:
         topology = network.problem.topology
         nodes, place, links = topology.node_ranks, topology.local_rank, topology.links
         own, *more = [i for i, ranks in enumerate(nodes) if not set(ranks).isdisjoint(network.roots)]
-        if more or len(nodes) < 2 or len({len(ranks) for ranks in nodes}) > 1:
+        if more or len(nodes) < 2 or not topology.has_even_nodes:
             return None
         number = {
             (link.src, link.dst, lane): i for i, (link, lane) in enumerate(zip(links, topology.lane, strict=True))

@@ -87,7 +87,7 @@ def _rails(network: CapacityNetwork) -> CapacityNetwork | None:
     """Only roots send to other nodes, to their own place there; None if not every node has such a place."""
     topology = network.problem.topology
     nodes = topology.node_ranks
-    if len(nodes) < 2 or len({len(ranks) for ranks in nodes}) > 1:
+    if len(nodes) < 2 or not topology.has_even_nodes:
         return None
     node_index, position = np.array(topology.node_of), np.array(topology.local_rank)
     crossing = node_index[network.src] != node_index[network.dst]
