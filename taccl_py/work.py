@@ -54,7 +54,7 @@ class WorkRates:
     timed: float = 8e-6
     placed: float = 1.6e-5
     justified: float = 4e-6
-    priced: float = 1.5e-5
+    priced: float = 3e-6
     moved: float = 1e-5
     matched: float = 3e-5
     regrown: float = 3e-6

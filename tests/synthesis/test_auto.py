@@ -296,11 +296,11 @@ def test_where_nodes_have_unequal_numbers_of_ranks_no_engine_goes_before_the_oth
 
 @pytest.mark.slow
 def test_by_work_all_engines_take_part_also_where_quick_ones_have_used_most_of_it():
-    """Templates take three of five seconds of work and find 1731 us: six times the bound."""
+    """Templates take three of five seconds of work and find 1731 us, more than six times the bound."""
     demand = Demand(load_topology("mi250x", 2), Kind.BROADCAST, float(64 << 20))
     found = synthesize_auto(demand, Options(limits=Limits(seconds=5.0, by_work=True)), Events())
     assert found.schedule.origin.engine == "trees"
-    assert found.schedule.makespan_us < 900
+    assert found.schedule.makespan_us < 500
 
 
 def test_no_processes_are_started_for_less_time_than_they_take_to_start(monkeypatch):
