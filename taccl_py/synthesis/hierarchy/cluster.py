@@ -35,6 +35,12 @@ def bit_by_bit(src: int, dst: int) -> Iterator[InsideMessage]:
             src ^= 1 << step
 
 
+def ranks_of_places(nodes: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """The rank of each place of the largest node in every node, [node][place]; one of a smaller node has several."""
+    places = max(map(len, nodes))
+    return tuple(tuple(ranks[place * len(ranks) // places] for place in range(places)) for ranks in nodes)
+
+
 @dataclass(frozen=True)
 class LaneCluster:
     """Nodes with lanes.

@@ -19,6 +19,7 @@ import numpy as np
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds.net import FloatArray, Net
 from taccl_py.synthesis.engine import Demand
+from taccl_py.synthesis.hierarchy.cluster import ranks_of_places
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.sizes import apportion
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplatePlan
@@ -66,10 +67,9 @@ class NodeOwners:
     def of(topology: Topology) -> NodeOwners | None:
         """Shares for which the busiest link or port is busy for the shortest time; None if all are as large, or lanes differ."""
         nodes = topology.node_ranks
-        lanes = max(map(len, nodes))
         if len(nodes) == 1:
             return None
-        collector = tuple(tuple(ranks[lane * len(ranks) // lanes] for lane in range(lanes)) for ranks in nodes)
+        collector = ranks_of_places(nodes)
         net = Net.of(topology)
         if not _has_even_lanes(topology, collector):
             return None
@@ -85,7 +85,7 @@ class NodeOwners:
         # What crosses a link inside is one message, whoever owns; between nodes there is one for each owner.
         inside = np.array([topology.node_of[k.src] == topology.node_of[k.dst] for k in topology.links])
         owned = [used for used, weight in zip(usage, share, strict=True) if weight]
-        number = np.where(inside, usage[0], np.sum(owned, axis=0)) * lanes
+        number = np.where(inside, usage[0], np.sum(owned, axis=0)) * len(collector[0])
         load_us = np.sum([load * weight for load, weight in zip(loads, share, strict=True)], axis=0)
         return NodeOwners(net, collector, tuple(share), load_us, net.sum_over_resources(number) * net.alpha_us)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Self
 
-from taccl_py.synthesis.hierarchy.cluster import LaneCluster
+from taccl_py.synthesis.hierarchy.cluster import LaneCluster, ranks_of_places
 from taccl_py.synthesis.hierarchy.rooted import (
     CHAIN,
     CIRCULANT,
@@ -62,8 +62,7 @@ def striped(cluster: LaneCluster) -> list[Stripes]:
 
 def carriers_of(cluster: LaneCluster) -> list[tuple[int, ...]]:
     """The rank of each place in every node, [place][node]."""
-    places = max(map(len, cluster.nodes))
-    return [tuple(ranks[place * len(ranks) // places] for ranks in cluster.nodes) for place in range(places)]
+    return [*zip(*ranks_of_places(cluster.nodes), strict=True)]
 
 
 def stripes_pipeline(cluster: LaneCluster, stripes: Stripes, root: int, size_bytes: float) -> Pipeline:
