@@ -15,7 +15,7 @@ INDEX = "index.json"
 FACTS = (
     "collective", "topology", "num_ranks", "num_nodes", "root", "size_bytes", "sketch", "engine", "status", "makespan_us",
     "replay_us", "bound_us", "gap", "algbw_gbps", "busbw_gbps", "steps", "threadblocks", "channels", "protocol",
-    "min_bytes", "max_bytes",
+    "runtime", "min_bytes", "max_bytes",
 )  # fmt: skip
 
 
@@ -69,13 +69,15 @@ def read_index(folder: Path) -> dict[str, dict[str, Any]]:
     Raises
     ------
     InputError
-        If there is no index, or it is wrong.
+        If there is no index, it is wrong, or no instance has a result.
     """
     path = folder / INDEX
     fields = Fields(read_json(path), str(path))
     fields.header(FORMAT, VERSION)
     results = fields.object("results")
     found = {}
+    if not results.names():
+        fields.fail("results", "is empty, no instance has a result; read why in its field failed and sweep again")
     for name in results.names():
         entry = results.object(name)
         place = folder / entry.text("result")

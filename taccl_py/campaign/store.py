@@ -16,9 +16,9 @@ from typing import Any
 
 from taccl_py.errors import InputError
 from taccl_py.jsonio import canonical_json, parse_json, write_atomically
+from taccl_py.report.tables import RESULT_FILE, RESULT_FORMAT
 
-RESULT_FORMAT = "taccl-result"
-_SCHEDULE, _PROGRAM, _RESULT = "schedule.json", "algorithm.xml", "result.json"
+_SCHEDULE, _PROGRAM = "schedule.json", "algorithm.xml"
 _LOCK = ".lock"
 
 
@@ -83,8 +83,8 @@ class Store:
         """Return a result, or None if there is none or it is damaged."""
         place = self.place(key)
         try:
-            texts = [(place / name).read_text(encoding="utf-8") for name in (_RESULT, _SCHEDULE)]
-            record = parse_json(texts[0], str(place / _RESULT))
+            texts = [(place / name).read_text(encoding="utf-8") for name in (RESULT_FILE, _SCHEDULE)]
+            record = parse_json(texts[0], str(place / RESULT_FILE))
             has_program = isinstance(record, dict) and record.get("xml_sha256") is not None
             program = (place / _PROGRAM).read_text(encoding="utf-8") if has_program else None
         except (OSError, UnicodeDecodeError, InputError):
@@ -104,7 +104,7 @@ class Store:
         write_atomically(place / _SCHEDULE, kept.schedule)
         if kept.program is not None:
             write_atomically(place / _PROGRAM, kept.program)
-        write_atomically(place / _RESULT, canonical_json(kept.record))
+        write_atomically(place / RESULT_FILE, canonical_json(kept.record))
 
 
 def _matches(kept: Kept) -> bool:

@@ -15,12 +15,12 @@ from taccl_py.api.policy import AUTO, budget
 from taccl_py.api.search import search_for
 from taccl_py.campaign.case import Case
 from taccl_py.campaign.demand_case import AnyCase, DemandCase
-from taccl_py.campaign.store import RESULT_FORMAT, Kept, Store, digest
+from taccl_py.campaign.store import Kept, Store, digest
 from taccl_py.errors import Interrupted, TacclError
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.pipeline.demands import synthesize_demand
 from taccl_py.report.demands import demand_record
-from taccl_py.report.tables import record
+from taccl_py.report.tables import RESULT_FORMAT, record
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.schedule.demand_files import write_demand_schedule
 from taccl_py.schedule.files import write_schedule
@@ -250,7 +250,7 @@ def _collective_result(case: Case, stop: threading.Event) -> Kept:
     # Seconds differ from run to run; what is kept must not.
     answer, lowered = delivered.answer, delivered.choice.lowered
     schedule = write_schedule(answer.schedule)
-    facts = record(answer, lowered, ["schedule.json", "algorithm.xml"])
+    facts = {**record(answer, lowered, ["schedule.json", "algorithm.xml"]), "runtime": runtime.name}
     digests = {"schedule_sha256": digest(schedule), "xml_sha256": digest(lowered.text)}
     return Kept({"format": RESULT_FORMAT, **facts, **digests}, schedule, lowered.text)
 

@@ -135,7 +135,7 @@ def _verify_told(path: Path, runtime: str, kind: Kind | None, root: int | None) 
         results = [verify_file(path, target, kind, root)]
     else:
         results = _verify_folder(path, target, kind, root)
-    if assumed and f"for {name}" in results[-1]["facts"]:
+    if assumed and results[-1]["runtime"] is not None and results[-1]["facts"]:
         results[-1]["facts"] += f"; {assumed}"
     return results
 
@@ -152,7 +152,7 @@ def verify_file(path: Path, runtime: Runtime, kind: Kind | None = None, root: in
         facts = _describe(verdict.facts, runtime) if verdict.facts else ""
         if facts and not verdict.violations and not verdict.unsupported:
             facts += _describe_structure(path, text, runtime)
-        return _result(path, verdict.violations, facts, verdict.notes, verdict.unsupported)
+        return _result(path, verdict.violations, facts, verdict.notes, verdict.unsupported, runtime)
     except InputError as error:
         return _unread(path, error)
 
@@ -387,12 +387,17 @@ def _verify_directory(path: Path, runtime: Runtime, kind: Kind | None, root: int
     verdict = verify_directory(contents.files, runtime, kind=kind, root=root)
     results = [
         _result(
-            path / name, one.violations, _describe(one.facts, runtime) if one.facts else "", one.notes, one.unsupported
+            path / name,
+            one.violations,
+            _describe(one.facts, runtime) if one.facts else "",
+            one.notes,
+            one.unsupported,
+            runtime,
         )
         for name, one in verdict.files.items()
     ]
     violations = tuple(sorted((*verdict.violations, *contents.violations)))
-    return [*results, _result(path, violations, describe_directory(verdict, runtime), ())]
+    return [*results, _result(path, violations, describe_directory(verdict, runtime), (), runtime=runtime)]
 
 
 def _plans_in(path: Path) -> list[Path]:
@@ -441,8 +446,10 @@ def _is_json(path: Path, text: str) -> bool:
 
 
 def _result(
-    path: Path, violations: tuple[Violation, ...], facts: str, notes: tuple[str, ...], unsupported: tuple[UnsupportedFeature, ...] = ()
+    path: Path, violations: tuple[Violation, ...], facts: str, notes: tuple[str, ...],
+    unsupported: tuple[UnsupportedFeature, ...] = (), runtime: Runtime | None = None,
 ) -> dict[str, Any]:  # fmt: skip
+    """Fields of a result; the runtime is the one whose rules decided, None where no choice of a runtime matters."""
     code = InvalidArtifact.exit_code if violations else Unsupported.exit_code if unsupported else 0
     return {
         "file": str(path),
@@ -450,6 +457,7 @@ def _result(
         "good": not code,
         "exit_code": code,
         "error": None,
+        "runtime": runtime.name if runtime is not None else None,
         "facts": facts,
         "violations": [{"where": v.where, "rule": v.rule, "what": v.what} for v in violations],
         "unsupported": [{"where": one.where, "feature": one.feature, "what": one.what} for one in unsupported],

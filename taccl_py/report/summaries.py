@@ -14,7 +14,7 @@ from taccl_py.errors import InputError
 from taccl_py.jsonio import Fields, format_of, read_json, read_text
 from taccl_py.portfolio.swap import NOTES
 from taccl_py.profiles.model import NEUTRAL
-from taccl_py.report.tables import INDEX_FORMATS, PORTFOLIO_FORMAT, SUMMARY_FILE, SUMMARY_FORMAT
+from taccl_py.report.tables import INDEX_FORMATS, PORTFOLIO_FORMAT, RESULT_FILE, SUMMARY_FILE, SUMMARY_FORMAT
 from taccl_py.runtimes import LEGACY, LEGACY_CONFIG, RUNTIMES
 from taccl_py.topology.machines import SHAPES
 
@@ -111,7 +111,7 @@ def read_runtime(path: Path) -> RuntimeFacts | None:
 def told_runtimes(paths: Iterable[Path], known: Collection[str] = RUNTIMES) -> set[str]:
     """Names of the runtimes, of those that are known, that algorithm files, or the files in folders, were made for.
 
-    The summaries of `taccl synth` beside them tell, of which one that cannot be read tells nothing, and the configuration of legacy MSCCL.
+    The summaries of `taccl synth` and `taccl sweep` beside them tell, of which one that cannot be read tells nothing, and the configuration of legacy MSCCL.
     """
     found = set()
     for path in paths:
@@ -120,7 +120,11 @@ def told_runtimes(paths: Iterable[Path], known: Collection[str] = RUNTIMES) -> s
         if os.path.isfile(folder / LEGACY_CONFIG):
             found.add(LEGACY.name)
             continue
-        for summary in (folder / SUMMARY_FILE, *sorted((folder / NOTES).glob(f"*-{SUMMARY_FILE}"))):
+        for summary in (
+            folder / SUMMARY_FILE,
+            folder / RESULT_FILE,
+            *sorted((folder / NOTES).glob(f"*-{SUMMARY_FILE}")),
+        ):
             runtime, names = _told_runtime(summary)
             if runtime in known and (is_folder or path.name in names):
                 found.add(runtime)

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from taccl_py.pipeline.deliver import Lowered
     from taccl_py.synthesis.suggest import Suggestion
 
-# Formats of files that tell of schedules and are none: of one answer, of a range of sizes, of a front.
-SUMMARY_FORMAT, PORTFOLIO_FORMAT, FRONT_FORMAT = "taccl-summary", "taccl-portfolio", "taccl-front"
+# Formats of files that tell of schedules and are none: of one answer, of a range of sizes, of a front, of an answer in a catalogue.
+SUMMARY_FORMAT, PORTFOLIO_FORMAT, FRONT_FORMAT, RESULT_FORMAT = (
+    "taccl-summary", "taccl-portfolio", "taccl-front", "taccl-result",
+)  # fmt: skip
 # Chunks in all messages up to which steps are counted, for which each of them is looked at.
 _MOST_COUNTED = 20_000_000
 # Cells of more characters are texts, which may take several lines.
@@ -27,9 +29,9 @@ _LONGEST_FIGURE = 24
 _MOST_ROWS = 64
 # Wider than any table.
 _ANY_WIDTH = 100_000
-INDEX_FORMATS = (SUMMARY_FORMAT, PORTFOLIO_FORMAT, FRONT_FORMAT)
-# Summary in the folder of one answer.
-SUMMARY_FILE = "summary.json"
+INDEX_FORMATS = (SUMMARY_FORMAT, PORTFOLIO_FORMAT, FRONT_FORMAT, RESULT_FORMAT)
+# Summary in the folder of one answer, and of one in a catalogue.
+SUMMARY_FILE, RESULT_FILE = "summary.json", "result.json"
 
 
 def record(answer: Answer, lowered: Lowered | None, files: Sequence[str]) -> dict[str, Any]:

@@ -64,6 +64,27 @@ def test_processes_make_the_same_bytes(taccl, suite):
     assert tree(suite / "other") == tree(suite / "catalogue")
 
 
+def test_a_catalogue_is_checked_by_the_rules_of_the_runtime_that_it_is_for(taccl, suite):
+    (suite / "suite.toml").write_text(SUITE.replace('["4KiB", "1MB"]', '["4KiB"]') + 'runtime = "rccl"\n')
+    assert taccl(*SWEEP).code == 0
+    index = json.loads((suite / "catalogue/index.json").read_text())
+    assert {entry["runtime"] for entry in index["results"].values()} == {"rccl"}
+    ended = taccl("check", "catalogue")
+    assert ended.code == 0
+    assert ended.out.count("for rccl") == 3
+    assert "is assumed" not in ended.out
+
+
+def test_a_catalogue_without_a_result_is_not_taken_for_something_else(taccl, suite):
+    (suite / "suite.toml").write_text(SUITE.replace("templates", "hierarchy"))
+    assert taccl(*SWEEP).code == 3
+    for command in (("check", "catalogue"), ("report", "catalogue", "-o", "page.html")):
+        ended = taccl(*command)
+        assert ended.code == 2
+        assert "no instance has a result" in ended.out + ended.err
+    assert not (suite / "page.html").exists()
+
+
 def test_what_cannot_be_is_in_the_index_with_its_reason_and_the_rest_is_kept(taccl, suite):
     (suite / "suite.toml").write_text(
         SUITE + '[[instances]]\ntopology = "ring:4"\ncollectives = "gather"\nroot = 9\nengines = "milp"\n'
