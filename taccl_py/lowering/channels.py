@@ -55,6 +55,8 @@ class ChannelRules:
         Number of instances.
     spread
         For the links whose messages need more than one channel per instance: how many.
+    in_turn
+        Whether the channels of a link take turns message by message.
     orbits
         Where only one rank's links are known: those of all ranks, so that both ends of a link choose the same channels.
     """
@@ -62,6 +64,7 @@ class ChannelRules:
     runtime: Runtime
     instances: int
     spread: Mapping[int, int]
+    in_turn: bool
     orbits: LinkOrbits | None = None
 
     def channels_of(self, link: int) -> int:
@@ -86,7 +89,7 @@ def assign_channels(work: RankWork, topology: Topology, rules: ChannelRules) -> 
 
 
 def _spread_messages(work: RankWork, rules: ChannelRules) -> dict[int, int]:
-    """Channel group of each message among those of its link: the first messages the first one, so that groups take turns once."""
+    """Channel group of each message among those of its link: in turn, or the first messages the first one, so that groups change seldom."""
     of_link: dict[int, dict[int, None]] = {}
     for action in work.actions:
         if action.leaves != NONE:
@@ -95,7 +98,10 @@ def _spread_messages(work: RankWork, rules: ChannelRules) -> dict[int, int]:
     group_of: dict[int, int] = {}
     for link, messages in of_link.items():
         groups = rules.spread.get(link, 1)
-        group_of |= {message: place * groups // len(messages) for place, message in enumerate(messages)}
+        group_of |= {
+            message: place % groups if rules.in_turn else place * groups // len(messages)
+            for place, message in enumerate(messages)
+        }
     return group_of
 
 

@@ -38,6 +38,7 @@ from taccl_py.lowering.dependencies import find_dependencies
 from taccl_py.lowering.flow import DataFlow, trace_flow
 from taccl_py.lowering.fold import folded
 from taccl_py.lowering.limits import require_limits, require_name, require_sizes
+from taccl_py.lowering.local_work import in_parts
 from taccl_py.lowering.memory import CellHistory
 from taccl_py.lowering.message_ends import PlacementRules
 from taccl_py.lowering.order import Event, order_events
@@ -91,9 +92,10 @@ class LoweringOptions:
         Most threadblocks on a GPU; None is what certainly runs at the same time.
     port_order
         Which messages keep the schedule's order at the ports of their rank, at the price of waiting for each other.
-    times_local
-        Whether local copies and sums take time. They then take all threadblocks that are left, sums with one destination and sources that arrive
-        at one moment wait for all of them first, so that the runtime fuses them, and no arrival waits for a scratch cell until a sum has read it.
+    times_blocks
+        Whether what threadblocks do takes time, as under a runtime profile. Local copies and sums then take all threadblocks that are left, sums
+        with one destination and sources that arrive at one moment wait for all of them first, so that the runtime fuses them, no arrival waits for a
+        scratch cell until a sum has read it, and the channels of a link take turns, so that all of their threadblocks have work at any time.
     """
 
     runtime: Runtime
@@ -105,7 +107,7 @@ class LoweringOptions:
     name: str | None = None
     max_threadblocks: int | None = None
     port_order: PortOrder = PortOrder.FREE
-    times_local: bool = False
+    times_blocks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,12 @@ class _LoweringCase:
     events: tuple[Event, ...]
     choice: ProtocolChoice
     subject: LoweredRank | None = None
+
+    @property
+    def most_threadblocks(self) -> int:
+        """Most threadblocks on a GPU."""
+        runtime = self.options.runtime
+        return min(self.options.max_threadblocks or runtime.resident_threadblocks, runtime.max_threadblocks)
 
     @property
     def slots(self) -> int:
@@ -231,7 +239,7 @@ class Lowering:
             choose_protocol(schedule, options.protocol, runtime),
             subject,
         )
-        self._placed: dict[frozenset[int], _LoweredPlacement] = {}
+        self._placed: dict[tuple[frozenset[int], int], _LoweredPlacement] = {}
         self._enough = subject.decisions if subject is not None else Decisions()
         self._made: ProgramRevision | None = None
 
@@ -279,7 +287,7 @@ class Lowering:
         alike = case.subject.orbits.of if case.subject else None
         decisions = self._enough
         for _ in range(_MAX_ATTEMPTS):
-            placed = self._place(decisions.staged)
+            placed = self._place(decisions.staged, case.most_threadblocks)
             attempt = _laid_out(case, decisions, placed)
             better: Decisions | None = shorten(attempt, decisions, runtime, alike)
             if better == decisions:
@@ -305,14 +313,15 @@ class Lowering:
             remedy="use fewer instances, or a schedule with fewer messages",
         )
 
-    def _place(self, staged: frozenset[int]) -> _LoweredPlacement:
-        """Actions on cells when these messages arrive in spare scratch."""
-        if staged not in self._placed:
+    def _place(self, staged: frozenset[int], most_threadblocks: int) -> _LoweredPlacement:
+        """Actions on cells when these messages arrive in spare scratch, with local work cut for so many threadblocks."""
+        key = (staged, most_threadblocks)
+        if key not in self._placed:
             if len(self._placed) == _MOST_PLACED:
                 # The first one, with nothing in spare scratch, is where every order at ports begins.
                 self._placed.pop(list(self._placed)[-1])
-            self._placed[staged] = _placed(self._case, staged)
-        return self._placed[staged]
+            self._placed[key] = _placed(self._case, staged, most_threadblocks)
+        return self._placed[key]
 
 
 def _require_options(options: LoweringOptions) -> None:
@@ -336,8 +345,8 @@ def default_name(schedule: CellSchedule) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{schedule.collective.kind}-{schedule.topology.name}")[:MAX_NAME]
 
 
-def _placed(case: _LoweringCase, staged: frozenset[int]) -> _LoweredPlacement:
-    """Place the messages when some of them arrive in spare scratch."""
+def _placed(case: _LoweringCase, staged: frozenset[int], most_threadblocks: int) -> _LoweredPlacement:
+    """Place the messages when some of them arrive in spare scratch, and cut local work for so many threadblocks where it takes time."""
     options, geometry = case.options, case.geometry
     aliased = case.flags.in_place
     identical = options.placement is CallPlacement.IN_PLACE
@@ -349,6 +358,9 @@ def _placed(case: _LoweringCase, staged: frozenset[int]) -> _LoweredPlacement:
         in_chunks = replace(geometry, instances=1)
         actions = tuple(_in_output(action, in_chunks) for action in actions)
     work = cut_actions(actions, whole_transfers(case.schedule), options.instances)
+    if options.times_blocks:
+        cell_bytes = case.schedule.chunk_bytes / options.instances
+        work = in_parts(work, case.schedule.collective.num_ranks, most_threadblocks, cell_bytes)
     work = sequence_actions(work, CellHistory(work.actions, geometry, aliased=aliased))
     return _LoweredPlacement(work, trace_flow(work, case.schedule.makespan_us))
 
@@ -373,13 +385,13 @@ def _laid_out(
     """Threadblocks without nops, on scratch cells that are not packed yet."""
     runtime, options, subject, work = case.options.runtime, case.options, case.subject, placed.work
     orbits = subject.orbits if subject is not None else None
-    channel_rules = ChannelRules(runtime, options.instances, decisions.spread, orbits)
+    channel_rules = ChannelRules(runtime, options.instances, decisions.spread, options.times_blocks, orbits)
     channels = assign_channels(work, case.schedule.topology, channel_rules)
     block_rules = ThreadblockRules(
         runtime,
-        min(options.max_threadblocks or runtime.resident_threadblocks, runtime.max_threadblocks),
+        case.most_threadblocks,
         decisions.local,
-        runtime.max_threadblocks if options.times_local else options.instances,
+        runtime.max_threadblocks if options.times_blocks else options.instances,
         decisions.apart,
         fuse=options.port_order is PortOrder.FREE,
         instances=options.instances,
@@ -401,7 +413,7 @@ def _completed(case: _LoweringCase, revision: ProgramRevision) -> ProgramRevisio
         blocks=blocks,
         scratch_cells=tuple(rank.scratch_cells for rank in packed),
         dependencies=find_dependencies(
-            blocks, case.geometry, aliased=aliased, turns=turns, whole=whole, gather=options.times_local
+            blocks, case.geometry, aliased=aliased, turns=turns, whole=whole, gather=options.times_blocks
         ),
     )
 
@@ -411,7 +423,7 @@ def _packed(case: _LoweringCase, revision: ProgramRevision) -> tuple[PackedRank,
     options = case.options
     once = tuple(pack_scratch(of_rank, revision.transfers, reuse=False) for of_rank in revision.blocks)
     most = max((rank.scratch_cells for rank in once), default=0)
-    if flag_is_early(options.runtime, case.choice.protocol) or (options.times_local and most <= MAX_OFFSET):
+    if flag_is_early(options.runtime, case.choice.protocol) or (options.times_blocks and most <= MAX_OFFSET):
         return once
     return tuple(pack_scratch(of_rank, revision.transfers, reuse=True) for of_rank in revision.blocks)
 

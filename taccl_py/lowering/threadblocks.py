@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.actions import NONE, RankAction, RankWork
 from taccl_py.lowering.flow import DataFlow
+from taccl_py.lowering.local_work import by_rank, local_groups, shared_out
 from taccl_py.lowering.program import Op
 from taccl_py.runtimes import Runtime
 from taccl_py.tolerances import SAME_MOMENT
@@ -110,12 +110,9 @@ def make_threadblocks(
     LoweringError
         If a rank needs more threadblocks than can run at the same time.
     """
-    of_rank: list[list[RankAction]] = [[] for _ in range(num_ranks)]
-    for action in work.actions:
-        of_rank[action.rank].append(action)
     joiner = _Joiner(work, flow, rules)
     result: list[tuple[UnfinishedThreadblock, ...]] = []
-    for rank, actions in enumerate(of_rank):
+    for rank, actions in enumerate(by_rank(work.actions, num_ranks)):
         blocks = list(_connection_blocks(work, channels, rank, actions))
         blocks += _local_blocks(rules, rank, actions, max(1, rules.max_threadblocks - len(blocks)))
         blocks = joiner.join_forwards(blocks)
@@ -145,39 +142,14 @@ def _connection_blocks(
 def _local_blocks(
     rules: ThreadblockRules, rank: int, actions: list[RankAction], room: int
 ) -> Iterator[UnfinishedThreadblock]:
-    """Local work, what touches the same cells in the same threadblock as long as there are enough such groups.
+    """Local work.
 
     By default it takes no more threadblocks than there is `room` for, but those of `local_default` on a small machine too.
     """
-    local = [action for action in actions if action.is_local and action.beside == NONE]
-    groups = _linked_groups(local)
+    groups = local_groups(actions)
     number = rules.local.get(rank, 0) or min(rules.local_default, len(groups), max(room, rules.instances))
-    if number > len(groups):
-        # A group is too long for one threadblock: cut the whole in the order of time.
-        ends = [len(local) * index // number for index in range(number + 1)]
-        groups = [local[first:end] for first, end in pairwise(ends)]
-    for index in range(number):
-        found = sorted((a for group in groups[index::number] for a in group), key=lambda a: a.order)
-        if found:
-            yield UnfinishedThreadblock(rank, NONE, NONE, 0, tuple(found))
-
-
-def _linked_groups(local: list[RankAction]) -> list[list[RankAction]]:
-    """Local actions that write overlapping cells, together; groups in the order of their first action."""
-    by_place = sorted(local, key=lambda a: (a.writes.buffer, a.writes.first) if a.writes else ("", 0))
-    groups: list[list[RankAction]] = []
-    buffer, end = None, 0
-    for action in by_place:
-        cells = action.writes
-        if cells is None:
-            continue
-        if groups and cells.buffer is buffer and cells.first < end:
-            groups[-1].append(action)
-            end = max(end, cells.end)
-        else:
-            groups.append([action])
-            buffer, end = cells.buffer, cells.end
-    return sorted(groups, key=lambda group: min(action.order for action in group))
+    for found in shared_out(groups, number):
+        yield UnfinishedThreadblock(rank, NONE, NONE, 0, found)
 
 
 class _Joiner:

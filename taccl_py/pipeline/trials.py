@@ -254,9 +254,9 @@ def in_some_arrangement(lower: Callable[[LoweringOptions], T], options: Lowering
         If neither can be lowered.
     """
     try:
-        return lower(replace(options, times_local=True))
+        return lower(replace(options, times_blocks=True))
     except LoweringError:
-        return lower(replace(options, times_local=False))
+        return lower(replace(options, times_blocks=False))
 
 
 def most_threadblocks(options: LoweringOptions, profile: RuntimeProfile) -> int:

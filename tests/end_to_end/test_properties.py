@@ -80,7 +80,7 @@ def wishes(draw):
         instances=draw(st.sampled_from([1, 1, 2, 3])),
         max_threadblocks=draw(st.sampled_from([None, None, 4, 6])),
         port_order=draw(st.sampled_from(PortOrder)),
-        times_local=draw(st.booleans()),
+        times_blocks=draw(st.booleans()),
     )
 
 

@@ -8,10 +8,10 @@ from tests.lowering import cases
 from tests.lowering.blocks import send, transfer
 
 
-def channels(topology, transfers, *, instances=1, spread=(), actions=None):
+def channels(topology, transfers, *, instances=1, spread=(), actions=None, in_turn=False):
     actions = actions or [send(i, f"i{i}", i, rank=t.src) for i, t in enumerate(transfers)]
     work = RankWork(tuple(actions), tuple(transfers))
-    return assign_channels(work, topology, ChannelRules(EXECUTOR, instances, dict(spread)))
+    return assign_channels(work, topology, ChannelRules(EXECUTOR, instances, dict(spread), in_turn))
 
 
 def test_instances_have_channels_of_their_own():
@@ -28,6 +28,11 @@ def test_a_channel_of_a_parallel_link_tells_its_lane():
 def test_channels_of_a_spread_link_take_turns_once():
     transfers = [transfer(0, 1, message=m) for m in range(7)]
     assert channels(cases.ring(2), transfers, spread={0: 3}) == (0, 0, 0, 1, 1, 2, 2)
+
+
+def test_where_threadblocks_take_time_channels_of_a_spread_link_take_turns_by_message():
+    transfers = [transfer(0, 1, message=m) for m in range(7)]
+    assert channels(cases.ring(2), transfers, spread={0: 3}, in_turn=True) == (0, 1, 2, 0, 1, 2, 0)
 
 
 def test_turns_follow_the_order_of_sends_not_the_numbers_of_messages():

@@ -382,7 +382,7 @@ def test_a_program_without_room_counts_as_less_work(monkeypatch):
 
 def test_spread_and_gathered_sums_are_right_and_fused():
     schedule = exchange(Kind.ALLREDUCE, 1 << 16)
-    options = replace(RCCL, instances=4, times_local=True)
+    options = replace(RCCL, instances=4, times_blocks=True)
     program = lower_and_verify(schedule, options).program
     for gpu in program.gpus:
         chains = [[s for s in tb.steps if s.op is Op.REDUCE] for tb in gpu.threadblocks]
@@ -390,6 +390,23 @@ def test_spread_and_gathered_sums_are_right_and_fused():
         assert len(chains) == 4
         assert all(step.depends_on is None for chain in chains for step in chain[1:])
         assert not any(step.has_dependent for chain in chains for step in chain[:-1])
+
+
+def test_large_sums_take_the_threadblocks_that_connections_leave():
+    topology = load_topology("mi300x")
+    collective = Collective(Kind.REDUCESCATTER, topology.num_ranks, 4)
+    shards = [tuple(range(4 * rank, 4 * rank + 4)) for rank in range(topology.num_ranks)]
+    messages = [UntimedMessage(index, shards[link.dst], 0, 1, reduce=True) for index, link in enumerate(topology.links)]
+    schedule = build_schedule(topology, collective, collective.chunk_bytes(64 << 20), messages)
+    few, many = (
+        lower_and_verify(schedule, replace(RCCL, max_threadblocks=most, times_blocks=True)).program for most in (16, 64)
+    )
+    local = [
+        [tb for tb in program.gpus[0].threadblocks if tb.send_peer < 0 and tb.recv_peer < 0] for program in (few, many)
+    ]
+    assert len(local[0]) < len(local[1]) <= 64
+    sums = [sum(step.count for tb in blocks for step in tb.steps if step.op is Op.REDUCE) for blocks in local]
+    assert sums[0] == sums[1]
 
 
 def test_a_profile_without_costs_leaves_the_instances_alone():
