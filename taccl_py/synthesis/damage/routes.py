@@ -148,10 +148,10 @@ class Damage:
                 yield exchange
 
     def _lane_exchanges(self, avoided: Sequence[int]) -> Iterator[Exchange]:
-        """Ways to let other lanes carry what avoided ranks' lanes would: in every node the ranks at two places change their parts."""
+        """Ways to let other lanes carry what avoided ranks' lanes would: in every node the ranks at two places, which all nodes have, change parts."""
         topology = self.topology
         smallest = min(len(ranks) for ranks in topology.node_ranks)
-        places = sorted({topology.local_rank[rank] for rank in avoided})
+        places = sorted({place for place in map(topology.local_rank.__getitem__, avoided) if place < smallest})
         for step in range(1, smallest if places else 1):
             pairs: dict[int, int] = {}
             for place in places:
