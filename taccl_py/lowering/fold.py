@@ -40,6 +40,17 @@ def folded(schedule: Schedule) -> Schedule:
     )
 
 
+def sent_steps(schedule: Schedule) -> list[list[tuple[int, ...]]]:
+    """Chunks of the steps that send each message, [message][step]: more than one where it has more chunks than a step carries.
+
+    The schedule is one that `folded` returned.
+    """
+    return [
+        [message.chunks[first : first + MAX_COUNT] for first in range(0, len(message.chunks), MAX_COUNT)]
+        for message in schedule.messages
+    ]
+
+
 def _number(num_chunks: int, most: int, lists: set[tuple[int, ...]]) -> int:
     """Number of chunks that become one: as few as shorten lists of so many to `MAX_COUNT`, or else as many as can."""
     together = math.gcd(num_chunks, *(end for chunks in lists for end in run_ends(chunks)))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from taccl_py.collective import ROOTED, Collective, Kind
 from taccl_py.errors import Interrupted, InvalidArtifact, LoweringError, require_verdict
 from taccl_py.lowering.copies import OneInstance
+from taccl_py.lowering.fold import folded, sent_steps
 from taccl_py.lowering.group_programs import (
     Patterns,
     alone,
@@ -379,7 +380,7 @@ def _first_lowered(
 def _lower_once(
     lowering: Lowering, schedule: Schedule, order: PortOrder, options: LoweringOptions
 ) -> tuple[Program, Timeline]:
-    steps = 2 * len(schedule.messages) * options.instances  # a send and a receive each
+    steps = 2 * sum(map(len, sent_steps(folded(schedule)))) * options.instances  # a send and a receive each
     try:
         program = lowering.program(order)
     except LoweringError:

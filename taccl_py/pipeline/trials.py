@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from taccl_py.errors import InvalidArtifact, LoweringError
 from taccl_py.lowering.copies import OneInstance
+from taccl_py.lowering.fold import folded, sent_steps
 from taccl_py.lowering.limits import most_copies
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Program, Protocol
@@ -276,7 +277,12 @@ def protocols_for(schedule: Schedule, options: LoweringOptions, profile: Runtime
 
 def estimated_us(schedule: Schedule, protocols: Iterable[Protocol], profile: RuntimeProfile) -> dict[Protocol, float]:
     """Estimates of a program's time before it is lowered: the schedule's on the machine as each protocol sees it."""
-    untimed, times_us = untimed_messages(schedule), dict[Protocol, float]()
+    schedule, times_us = folded(schedule), dict[Protocol, float]()
+    untimed = [
+        replace(message, chunks=chunks)
+        for message, steps in zip(untimed_messages(schedule), sent_steps(schedule), strict=True)
+        for chunks in steps
+    ]
     with work_set_aside():  # by chunks, for which a single timing takes no time to speak of
         for protocol, machine in machines_seen(schedule, protocols, profile):
             end_us = max((each.end_us for each in time_messages(machine, schedule.chunk_bytes, untimed)), default=0.0)

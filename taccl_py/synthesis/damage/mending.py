@@ -66,11 +66,9 @@ def mended_schedules(
     for plan in _promising(plans, demand, limits.within(deadline.left)):
         if plan.time_us >= known_us:
             break
-        schedule = _cut(plan, limits.within(deadline.left))
-        if schedule is not None:
-            found.append(schedule)
-            if schedule.makespan_us <= min(each.makespan_us for each in found):
-                events.incumbent(schedule.makespan_us)
+        found += _cut(plan, limits.within(deadline.left))
+        if found:
+            events.incumbent(min(each.makespan_us for each in found))
         if found and (bound.is_reached_by(found[-1].makespan_us) or limits.within(deadline.left).countdown()()):
             break
     return _with_best_searched(found, limits.within(deadline.left))
@@ -78,7 +76,7 @@ def mended_schedules(
 
 def _with_best_searched(found: list[Schedule], limits: Limits) -> list[Schedule]:
     """The schedules, and a faster one of the same messages as the best one if other starts make it that, which they seldom do for sums."""
-    best = min(found, key=lambda schedule: schedule.makespan_us, default=None)
+    best = _fastest(found)
     if best is None or best.collective.reduces or len(best.messages) > PARAMS.most_justified_messages:
         return found
     faster = searched_schedule(best, limits.seed, limits.countdown())
@@ -105,11 +103,10 @@ def mended(plan: Schedule, demand: Demand, limits: Limits) -> Schedule | None:
     deadline = limits.deadline()
     found: list[Schedule] = []
     for each in _promising([plan], demand, limits):
-        schedule = _cut(each, limits.within(deadline.left))
-        found += [] if schedule is None else [schedule]
+        found += _cut(each, limits.within(deadline.left))
         if limits.within(deadline.left).countdown()():
             break
-    return min(found, key=lambda schedule: schedule.makespan_us, default=None)
+    return _fastest(found)
 
 
 def _promising(plans: Sequence[Schedule], demand: Demand, limits: Limits) -> list[WeighedPlan]:
@@ -151,18 +148,26 @@ def _sized(plan: WeighedPlan, limits: Limits) -> Schedule | None:
     return None if own is None else recut(own, FinerChunks.of(plan.demand), limits)
 
 
-def _cut(plan: WeighedPlan, limits: Limits) -> Schedule | None:
-    """The plan in the fewest chunks that are about as good as any number."""
+def _cut(plan: WeighedPlan, limits: Limits) -> list[Schedule]:
+    """The plan in the fewest chunks that are about as good as any number, and in so few that the runtime carries each message in one step."""
     sized = _sized(plan, limits)
     if sized is not None:
-        return sized
+        return [sized]
+    deadline = limits.deadline()
     tried = list(until(limits.countdown(), plan.cuts()))
     limit_us = min((time_us for time_us, _ in tried), default=0.0) * (1 + PARAMS.least_gain)
-    for time_us, cut in sorted(tried, key=lambda each: each[1].chunks_per_rank):
-        found = _fitted(plan.demand, cut.plan()) if time_us <= limit_us else []
-        if found:
-            return min(found, key=lambda schedule: schedule.makespan_us)
-    return None
+    near = sorted((cut for time_us, cut in tried if time_us <= limit_us), key=lambda cut: cut.chunks_per_rank)
+    written = next(((cut, found) for cut in near if (found := _fastest(_fitted(plan.demand, cut.plan())))), None)
+    if written is None:
+        return []
+    cut, found = written
+    coarse = plan.cut_for_steps() if cut.longest > plan.demand.message_chunks and not deadline.over() else None
+    other = None if coarse is None else _fastest(_fitted(plan.demand, coarse.plan()))
+    return [found] if other is None else [found, other]
+
+
+def _fastest(found: Sequence[Schedule]) -> Schedule | None:
+    return min(found, key=lambda schedule: schedule.makespan_us, default=None)
 
 
 def _fitted(demand: Demand, plan: TemplatePlan) -> list[Schedule]:

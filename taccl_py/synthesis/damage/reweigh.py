@@ -58,6 +58,11 @@ class WeighedPlan:
             cut = PlanCut.of(self.damage, self.parts, count)
             yield cut.time_us(self.demand), cut
 
+    def cut_for_steps(self) -> PlanCut | None:
+        """The plan in the most chunks of which one step of the runtime carries any message; None where there are too few."""
+        cuts = (PlanCut.of(self.damage, self.parts, count) for count in reversed(usable_counts(self.demand)))
+        return next((cut for cut in cuts if cut.longest <= self.demand.message_chunks), None)
+
     def whole_parts(self) -> PlanCut:
         """The plan with one chunk for each part, all of the same size."""
         parts = sorted(self.parts, key=lambda part: (part.block.chunks[0], part.order))
@@ -283,6 +288,12 @@ class PlanCut:
                 chunks.append(range(at, at + units[number]))
             at += units[number]
         return PlanCut(damage, chunks_per_rank, tuple(parts), tuple(chunks))
+
+    @property
+    def longest(self) -> int:
+        """Chunks of the longest message."""
+        coarse = self.messages([(number,) for number in range(len(self.parts))])
+        return max((sum(len(self.chunks[part]) for part in message.chunks) for message in coarse), default=0)
 
     def messages(self, pieces: Sequence[tuple[int, ...]]) -> list[UntimedMessage]:
         """The plan's messages, where each part stands for so many chunks."""
