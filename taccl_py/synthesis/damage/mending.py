@@ -63,15 +63,31 @@ def mended_schedules(
     # Of many plans one that is not the fastest there may be so here.
     plans = writer(wanted, replace(bound, time_us=0.0), seeking, Events())
     found: list[Schedule] = []
+    best: WeighedPlan | None = None
     for plan in _promising(plans, demand, limits.within(deadline.left)):
         if plan.time_us >= known_us:
             break
-        found += _cut(plan, limits.within(deadline.left))
-        if found:
-            events.incumbent(min(each.makespan_us for each in found))
+        schedule = _cut(plan, limits.within(deadline.left))
+        if schedule is not None:
+            found.append(schedule)
+            if schedule.makespan_us <= min(each.makespan_us for each in found):
+                events.incumbent(schedule.makespan_us)
+                best = plan
         if found and (bound.is_reached_by(found[-1].makespan_us) or limits.within(deadline.left).countdown()()):
             break
+    if best is not None and not deadline.over():
+        found += _for_steps(best, found)
     return _with_best_searched(found, limits.within(deadline.left))
+
+
+def _for_steps(plan: WeighedPlan, found: Sequence[Schedule]) -> list[Schedule]:
+    """The plan in so few chunks that a step of the runtime carries any message, where messages of what was found have more."""
+    most = plan.demand.message_chunks
+    if all(len(message.chunks) <= most for schedule in found for message in schedule.messages):
+        return []
+    cut = plan.cut_for_steps()
+    coarse = None if cut is None else _fastest(_fitted(plan.demand, cut.plan()))
+    return [] if coarse is None else [coarse]
 
 
 def _with_best_searched(found: list[Schedule], limits: Limits) -> list[Schedule]:
@@ -103,7 +119,8 @@ def mended(plan: Schedule, demand: Demand, limits: Limits) -> Schedule | None:
     deadline = limits.deadline()
     found: list[Schedule] = []
     for each in _promising([plan], demand, limits):
-        found += _cut(each, limits.within(deadline.left))
+        schedule = _cut(each, limits.within(deadline.left))
+        found += [] if schedule is None else [schedule]
         if limits.within(deadline.left).countdown()():
             break
     return _fastest(found)
@@ -148,22 +165,18 @@ def _sized(plan: WeighedPlan, limits: Limits) -> Schedule | None:
     return None if own is None else recut(own, FinerChunks.of(plan.demand), limits)
 
 
-def _cut(plan: WeighedPlan, limits: Limits) -> list[Schedule]:
-    """The plan in the fewest chunks that are about as good as any number, and in so few that the runtime carries each message in one step."""
+def _cut(plan: WeighedPlan, limits: Limits) -> Schedule | None:
+    """The plan in the fewest chunks that are about as good as any number."""
     sized = _sized(plan, limits)
     if sized is not None:
-        return [sized]
-    deadline = limits.deadline()
+        return sized
     tried = list(until(limits.countdown(), plan.cuts()))
     limit_us = min((time_us for time_us, _ in tried), default=0.0) * (1 + PARAMS.least_gain)
-    near = sorted((cut for time_us, cut in tried if time_us <= limit_us), key=lambda cut: cut.chunks_per_rank)
-    written = next(((cut, found) for cut in near if (found := _fastest(_fitted(plan.demand, cut.plan())))), None)
-    if written is None:
-        return []
-    cut, found = written
-    coarse = plan.cut_for_steps() if cut.longest > plan.demand.message_chunks and not deadline.over() else None
-    other = None if coarse is None else _fastest(_fitted(plan.demand, coarse.plan()))
-    return [found] if other is None else [found, other]
+    for time_us, cut in sorted(tried, key=lambda each: each[1].chunks_per_rank):
+        found = _fastest(_fitted(plan.demand, cut.plan())) if time_us <= limit_us else None
+        if found is not None:
+            return found
+    return None
 
 
 def _fastest(found: Sequence[Schedule]) -> Schedule | None:
