@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from taccl_py.campaign.store import RESULTS
 from taccl_py.campaign.work import CaseOutcome
 from taccl_py.jsonio import Fields, canonical_json, read_json, write_atomically
 
@@ -52,7 +53,7 @@ def write_index(folder: Path, outcomes: Iterable[CaseOutcome]) -> dict[str, Any]
             failed[outcome.case.name] = outcome.error
             continue
         facts = {fact: outcome.kept.record[fact] for fact in _facts_of(outcome.kept.record)}
-        entries[outcome.case.name] = {"result": f"results/{outcome.key}", **facts}
+        entries[outcome.case.name] = {"result": f"{RESULTS}/{outcome.key}", **facts}
     index = {
         "format": FORMAT,
         "version": VERSION,

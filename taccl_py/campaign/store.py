@@ -18,6 +18,8 @@ from taccl_py.errors import InputError
 from taccl_py.jsonio import canonical_json, parse_json, write_atomically
 from taccl_py.report.tables import RESULT_FILE, RESULT_FORMAT
 
+# Folder of all results.
+RESULTS = "results"
 _SCHEDULE, _PROGRAM = "schedule.json", "algorithm.xml"
 _LOCK = ".lock"
 
@@ -71,13 +73,13 @@ class Store:
                 raise InputError(
                     "another process writes results there; wait for it or name another folder", path=str(self.folder)
                 ) from None
-            for left_over in self.folder.glob("results/*/.*"):
+            for left_over in self.folder.glob(f"{RESULTS}/*/.*"):
                 left_over.unlink(missing_ok=True)
             yield
 
     def place(self, key: str) -> Path:
         """Folder of a result."""
-        return self.folder / "results" / key
+        return self.folder / RESULTS / key
 
     def read(self, key: str) -> Kept | None:
         """Return a result, or None if there is none or it is damaged."""

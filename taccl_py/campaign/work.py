@@ -110,7 +110,7 @@ def carry_out(
     found: dict[int, CaseOutcome] = {}
     todo: list[int] = []
     for index, case in enumerate(cases):
-        known = _known(case, store)
+        known = known_outcome(case, store)
         if known is None:
             todo.append(index)
         else:
@@ -126,7 +126,7 @@ def carry_out(
     return [found[index] for index in range(len(cases))]
 
 
-def _known(case: AnyCase, store: Store | None) -> CaseOutcome | None:
+def known_outcome(case: AnyCase, store: Store | None) -> CaseOutcome | None:
     """Outcome without any work: a kept result, or a case that cannot be."""
     try:
         key = case.key()

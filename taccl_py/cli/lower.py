@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from taccl_py.cli.asked import refuse_others
 from taccl_py.cli.delivery import plan_facts
 from taccl_py.cli.lower_targets import CHAKRA, OTHER_TARGETS, lower_to, refuse_network_option
+from taccl_py.cli.notes import unserved_note, unserved_plan_note
 from taccl_py.cli.options import (
     SIZE,
     echo_json,
@@ -23,7 +24,6 @@ from taccl_py.cli.options import (
     require_room_for_json,
     runtime_profile_option,
 )
-from taccl_py.cli.unserved import unserved_note, unserved_plan_note
 from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.jsonio import format_of, read_text, write_all, write_atomically
 from taccl_py.lowering.program import Program

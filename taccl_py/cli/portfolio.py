@@ -14,9 +14,9 @@ import click
 from taccl_py.answer import Ended
 from taccl_py.api.search import build_portfolio
 from taccl_py.cli.cache import verdicts
+from taccl_py.cli.notes import unserved_note
 from taccl_py.cli.options import echo_json, in_json, words_again
 from taccl_py.cli.progress import watched
-from taccl_py.cli.unserved import unserved_note
 from taccl_py.errors import InputError
 from taccl_py.jsonio import canonical_json
 from taccl_py.lowering.lower import LoweringOptions

@@ -19,12 +19,14 @@ from taccl_py.cli.delivery import (
     runtime_facts,
     write_answer,
 )
+from taccl_py.cli.notes import program_notes
 from taccl_py.cli.options import (
     OUTPUT,
     ParsedType,
     RecordedCommand,
     degradation_options,
     echo_json,
+    in_json,
     json_option,
     lowering_options,
     make_degradation,
@@ -136,13 +138,14 @@ def replan(schedule: Path, output: Path | None, as_json: bool, **values: Any) ->
         facts |= {**runtime_facts(answer, selection.note), **_facts(old, found, answer.schedule)}
     files = write_answer(output, answer, lowered, facts)
     result = timed({**facts, "files": files}, answer)
+    notes = [] if lowered is None else program_notes(answer, lowered, options, output, cut_short=stop.is_set())
     if as_json:
-        echo_json(result)
+        echo_json(result | in_json(notes))
         return
     print_table(_table(result))
     print_table(summary_table(result))
-    for name in files:
-        click.echo(f"wrote {name}", err=True)
+    for line in (*notes, *(f"wrote {name}" for name in files)):
+        click.echo(line, err=True)
 
 
 def _prepared(folder: Path, degradation: Degradation) -> Path:

@@ -166,9 +166,9 @@ def _print_curve(subject: GivenFile, file: Path, sizes: SizeRange, as_json: bool
     from taccl_py.simulate.cost_curve import cost_curve
 
     if subject.schedule is None:
-        raise InputError(
-            "the order of an XML file or a plan is not fixed; the curve is that of a schedule.json", path=str(file)
-        )
+        is_demand = subject.demand is not None
+        why = "a demand has its own sizes" if is_demand else "the order of an XML file or a plan is not fixed"
+        raise InputError(f"{why}; the curve is that of a collective's schedule.json", path=str(file))
     curve = cost_curve(subject.schedule, sizes.low_bytes, sizes.high_bytes)
     if as_json:
         keys = ("from_bytes", "to_bytes", "intercept_us", "us_per_mb")

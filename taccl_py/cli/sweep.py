@@ -23,25 +23,33 @@ def sweep(suite: Path, output: Path, as_json: bool, **values: Any) -> int:
 
     The folder gets index.json and, for every result, schedule.json, algorithm.xml (of a collective) and result.json. What is there and up to
     date (inputs, engine, code, solver versions) is not computed again, so a sweep that was stopped or killed goes on where it
-    was. Exit code 3 if an instance has no result; the others are kept.
+    was, and one of some instances (--only) leaves the others in the index. Exit code 3 if an instance has no result; the others are kept.
 
     \b
     Examples:
       taccl sweep suite.toml -o catalogue/
       taccl sweep suite.toml -o catalogue/ --workers 2 --json
     """
-    from taccl_py.campaign.index import write_index
-    from taccl_py.campaign.store import Store
+    from taccl_py.campaign.index import INDEX, write_index
+    from taccl_py.campaign.store import RESULTS, Store
     from taccl_py.campaign.suite import read_suite
+    from taccl_py.campaign.work import known_outcome
     from taccl_py.report.tables import ON_WIRES, plain_table, print_table
 
-    cases = [case for case in read_suite(suite).cases if values["only"] in case.name]
+    every = read_suite(suite).cases
+    cases = [case for case in every if values["only"] in case.name]
     if not cases:
         raise InputError(f"no instance has {values['only']!r} in its name", path="command line", field="--only")
     if output.exists() and not output.is_dir():
         raise InputError("is a file; name a folder", path=str(output))
-    outcomes = carry_out_watched(cases, Store(output), values)
-    index = write_index(output, outcomes)
+    names = {path.name for path in output.iterdir()} if output.is_dir() else set()
+    if any(not name.startswith(".") for name in names) and not names & {INDEX, RESULTS}:
+        raise InputError("holds something else than a catalogue; name another folder", path=str(output))
+    store = Store(output)
+    outcomes = carry_out_watched(cases, store, values)
+    # What was left out this time stays in the index if its result is up to date.
+    left_out = (known_outcome(case, store) for case in every if case not in cases)
+    index = write_index(output, [*outcomes, *(each for each in left_out if each is not None and each.kept is not None)])
     computed = sum(outcome.computed for outcome in outcomes)
     if as_json:
         echo_json({"folder": str(output), "computed": computed, **index})

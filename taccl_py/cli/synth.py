@@ -27,6 +27,7 @@ from taccl_py.cli.delivery import (
     runtime_facts,
     write_answer,
 )
+from taccl_py.cli.notes import program_notes
 from taccl_py.cli.options import (
     FAILURES,
     OUTPUT,
@@ -46,24 +47,18 @@ from taccl_py.cli.options import (
     runtime_profile_option,
 )
 from taccl_py.cli.progress import watched
-from taccl_py.cli.unserved import unserved_note
 from taccl_py.errors import InputError
 from taccl_py.report.tables import print_table, record, summary_table, timed
-from taccl_py.runtimes import EXECUTOR, MSCCLPP, V100_THREADBLOCKS, Runtime
+from taccl_py.runtimes import MSCCLPP
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import ALL_ENGINE_NAMES
 from taccl_py.synthesis.engine import Options
-from taccl_py.units import SizeRange, format_gap, format_time
+from taccl_py.units import SizeRange, format_time
 
 if TYPE_CHECKING:
     from taccl_py.answer import Answer
     from taccl_py.lowering.lower import LoweringOptions
-    from taccl_py.pipeline.deliver import Lowered
     from taccl_py.pipeline.resolve import Request
-
-# A replay that is slower than the schedule by more than this is worth a word.
-_REPLAY_TOLERANCE = 0.01
-_V100 = "v100"
 
 
 @click.command(cls=RecordedCommand, short_help="Synthesize an algorithm and write schedule, MSCCL XML and summary.")
@@ -224,12 +219,9 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
     if lowered is not None and files:
         verdicts().remember_program(lowered.text, options.runtime, lowered.program.kind, lowered.verdict)
     result = timed({**facts, "files": files}, answer)
-    slow = ""
-    if lowered is not None and profile.is_neutral:
-        slow = _slow_replay(answer, lowered, options.instances, cut_short=stop.is_set())
-    warnings = _warnings(lowered, options.runtime, topology.gpu, output) if lowered is not None else []
-    unserved = "" if lowered is None else unserved_note([(result["size_bytes"], lowered.program)], options.runtime)
-    notes = [note for note in (unserved, slow, _faster_by_switch(result), *warnings) if note]
+    notes = [] if lowered is None else program_notes(answer, lowered, options, output, cut_short=stop.is_set())
+    by_switch = _faster_by_switch(result)
+    notes += [by_switch] if by_switch else []
     if as_json:
         echo_json(result | in_json(notes))
         return
@@ -322,41 +314,3 @@ def _faster_by_switch(result: dict[str, Any]) -> str:
         f"note: a plan for MSCCL++ that uses what the machine's switches can do takes {format_time(time_us)}: "
         f"taccl lower {schedule} --to mscclpp-json --switch -o plan.json"
     )
-
-
-def _slow_replay(answer: Answer, lowered: Lowered, instances: int, *, cut_short: bool) -> str:
-    """A note for people where the XML does not keep what the schedule promises, with the cause where it is known."""
-    slower = lowered.replay.makespan_us / answer.time_us - 1
-    if slower <= _REPLAY_TOLERANCE:
-        return ""
-    cause = ""
-    if cut_short:
-        cause = ", as other orders may not have been tried after the interrupt (taccl lower tries them)"
-    elif instances > 1:
-        cause = f", because each of the {instances} instances pays alpha for itself"
-    elif answer.schedule.topology.ports:
-        cause = ", because ranks that share a port (a NIC) cannot wait for each other in MSCCL"
-    return (
-        f"note: the XML takes {format_gap(slower)} longer than the schedule{cause}; the replay is the safer prediction"
-    )
-
-
-def _warnings(lowered: Lowered, runtime: Runtime, gpu: str, output: Path | None) -> list[str]:
-    """Notes for people about what the verifier cannot reject, as it depends on the caller, on the GPU, or on luck."""
-    facts = lowered.verdict.facts
-    found = []
-    if lowered.program.kind in runtime.uncalled:
-        found.append(
-            f"note: {runtime.title} has no call for {lowered.program.kind}, so it loads the XML and never selects it; see --runtime"
-        )
-    if facts is not None and facts.flags_early:
-        found.append(
-            "note: with LL this runtime may overwrite what is still being sent; use --protocol LL128 or Simple, or leave it out"
-        )
-    if lowered.program.num_threadblocks > V100_THREADBLOCKS and gpu.partition("-")[0] in ("", _V100):
-        found.append(
-            f"note: {lowered.program.num_threadblocks} threadblocks a GPU hang on a V100, which runs {V100_THREADBLOCKS} at a time"
-        )
-    if output is not None and output.suffix == ".xml" and runtime is not EXECUTOR:
-        found.append(f"note: it is for {runtime.title}; install and check it with --runtime {runtime.name}")
-    return found

@@ -16,9 +16,9 @@ from taccl_py.cli.delivery import (
     runtime_facts,
     write_answer,
 )
+from taccl_py.cli.notes import unserved_plan_note
 from taccl_py.cli.options import echo_json, in_json, make_plan_options
 from taccl_py.cli.progress import watched
-from taccl_py.cli.unserved import unserved_plan_note
 from taccl_py.errors import InputError
 from taccl_py.report.tables import print_table, record, summary_table, timed
 from taccl_py.runtimes import MSCCLPP

@@ -34,6 +34,15 @@ def test_a_folder_is_replanned_into_another_one(taccl, folder, old):
     assert summary["remedies"] == result["remedies"]
 
 
+def test_notes_on_the_program_are_told_as_by_synth(taccl, folder):  # noqa: ARG001
+    """Three ranks, and a size that three does not divide."""
+    assert taccl("synth", "full:3", "allgather", "--engine", "templates", "--size", "1000000B", "-o", "old").code == 0
+    ended = taccl("replan", "old", *FAULT, *SOON, "-o", "new")
+    assert "never uses the file at" in ended.err
+    notes = taccl("replan", "old", *FAULT, *SOON, "-o", "new", "--json").json["notes"]
+    assert any("never uses the file at" in note for note in notes)
+
+
 def test_the_fastest_schedule_is_taken(taccl, old):  # noqa: ARG001
     result = json.loads(taccl("replan", "old", *FAULT, *SOON, "--only-schedule", "--json").out)
     times = {each["remedy"]: each["makespan_us"] for each in result["remedies"]}

@@ -85,6 +85,17 @@ def test_a_catalogue_without_a_result_is_not_taken_for_something_else(taccl, sui
     assert not (suite / "page.html").exists()
 
 
+def test_a_sweep_of_some_instances_leaves_the_others_in_the_index(taccl, suite):
+    taccl(*SWEEP)
+    before = tree(suite / "catalogue")
+    ended = taccl(*SWEEP, "--only", "4KiB", "--json")
+    assert (ended.code, ended.json["computed"], len(ended.json["results"])) == (0, 0, 6)
+    assert tree(suite / "catalogue") == before
+    # Of another catalogue the others are not known, and are no failures.
+    ended = taccl("sweep", "suite.toml", "-o", "other", "--only", "4KiB", "--json")
+    assert (len(ended.json["results"]), ended.json["failed"]) == (3, {})
+
+
 def test_what_cannot_be_is_in_the_index_with_its_reason_and_the_rest_is_kept(taccl, suite):
     (suite / "suite.toml").write_text(
         SUITE + '[[instances]]\ntopology = "ring:4"\ncollectives = "gather"\nroot = 9\nengines = "milp"\n'
@@ -100,6 +111,7 @@ def test_what_cannot_be_is_in_the_index_with_its_reason_and_the_rest_is_kept(tac
     [
         (("suite.toml", "-o", "suite.toml"), ["suite.toml", "file"]),
         (("suite.toml", "-o", "out", "--only", "zzz"), ["--only", "'zzz'"]),
+        (("suite.toml", "-o", "."), [".", "something else"]),
         (("other.toml", "-o", "out"), ["other.toml"]),
         (("unknown.toml", "-o", "out"), ["unknown.toml", "instances.0.topology", "'ndv9' is not a topology"]),
     ],

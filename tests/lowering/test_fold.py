@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError
-from taccl_py.lowering.fold import folded
+from taccl_py.lowering.fold import folded, sent_steps
 from taccl_py.lowering.lower import LoweringOptions, lower
 from taccl_py.pipeline.deliver import lower_and_verify, replay_at
 from taccl_py.runtimes import EXECUTOR, MAX_COUNT
@@ -107,3 +107,11 @@ def test_an_allreduce_of_larger_chunks_has_the_same_data():
     assert collective.chunk_bytes(1200.0) == 600.0
     assert collective.permuted_chunk(0, (1, 2, 3, 0)) is None
     assert collective.describe_chunk(1) == "chunk 1"
+
+
+def test_a_message_of_more_chunks_than_a_step_carries_is_sent_in_several():
+    schedule = in_parts(cases.ring_allreduce(2), 2 * MAX_COUNT)
+    many = [steps for steps in sent_steps(schedule)]
+    assert [[len(chunks) for chunks in steps] for steps in many] == [[MAX_COUNT, MAX_COUNT]] * len(schedule.messages)
+    assert [sum(steps, ()) for steps in many] == [message.chunks for message in schedule.messages]
+    assert all(len(steps) == 1 for steps in sent_steps(folded(schedule)))

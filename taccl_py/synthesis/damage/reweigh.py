@@ -59,8 +59,9 @@ class WeighedPlan:
             yield cut.time_us(self.demand), cut
 
     def cut_for_steps(self) -> PlanCut | None:
-        """The plan in the most chunks of which one step of the runtime carries any message; None where there are too few."""
-        cuts = (PlanCut.of(self.damage, self.parts, count) for count in reversed(usable_counts(self.demand)))
+        """The plan in the most chunks of which one step of the runtime carries any message; None where there are too few, or it is fixed."""
+        counts = usable_counts(self.demand) if self.demand.chunks_per_rank is None else ()
+        cuts = (PlanCut.of(self.damage, self.parts, count) for count in reversed(counts))
         return next((cut for cut in cuts if cut.longest <= self.demand.message_chunks), None)
 
     def whole_parts(self) -> PlanCut:

@@ -8,6 +8,8 @@ import pytest
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Message, Schedule
+from taccl_py.schedule.layout import UntimedMessage
+from taccl_py.schedule.timing import build_schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.damage import mending
@@ -142,6 +144,34 @@ def test_an_allgather_is_near_its_bound(nodes, damage, gap):
     schedule, bound = mended(degraded(load_topology("ndv4", nodes), damage), Kind.ALLGATHER, 64 * MIB)
     assert verify_schedule(schedule) == ()
     assert schedule.makespan_us <= bound.time_us * (1 + gap)
+
+
+def test_lanes_that_not_all_nodes_have_stand_in_for_none():
+    """The slow NIC is that of a rank whose place the smaller node does not have."""
+    topology = load_topology("ndv4", 2).subset([0, 1, 2, 3, 8, 9])
+    collective = Collective(Kind.ALLGATHER, 6)
+    untimed = [UntimedMessage(index, (link.src,), 0, 1) for index, link in enumerate(topology.links)]
+    old = build_schedule(topology, collective, float(MIB), untimed)
+    slow = degraded(topology, Degradation(slow_ports=(SlowPort("node 0 ib3 *", 0.5),)))
+    damage = Damage(old, slow)
+    assert damage.damaged_ranks == (3,)
+    assert not any(exchange for block in damage.blocks for exchange in damage.exchanges(block))
+    lane = Damage(old, degraded(topology, Degradation(slow_ports=(SlowPort("node 0 ib1 *", 0.5),))))
+    assert {(1, 0), (0, 1)} <= {
+        pair for block in lane.blocks for each in lane.exchanges(block) for pair in each.items()
+    }
+
+
+def test_one_plan_is_in_chunks_that_steps_of_the_runtime_carry_whole():
+    """Weights alone cut so finely that a message has hundreds of chunks, each step of which carries 71 at most."""
+    demand = Demand(degraded(cluster(2, 4), NIC_SLOW), Kind.ALLREDUCE, float(16 * MIB))
+    bound = demand_bound(demand.topology, demand.kind, 0, demand.size_bytes, LIMITS)
+    found = mended_schedules(demand, bound, LIMITS, Events(), written)
+    longest = [max(len(message.chunks) for message in schedule.messages) for schedule in found]
+    assert max(longest) > demand.message_chunks >= min(longest)
+    assert all(verify_schedule(schedule) == () for schedule in found)
+    coarse = found[longest.index(min(longest))]
+    assert coarse.makespan_us <= 1.15 * min(schedule.makespan_us for schedule in found)
 
 
 @pytest.mark.slow
