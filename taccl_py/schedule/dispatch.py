@@ -16,6 +16,15 @@ from taccl_py.topology.model import Topology
 Use = tuple[int, float]
 
 
+def followers(waits_for: Sequence[Iterable[int]]) -> list[list[int]]:
+    """For each of some things, numbered from 0 on and each with those that it waits for, the ones that wait for it, in their order."""
+    found: list[list[int]] = [[] for _ in waits_for]
+    for number, earlier in enumerate(waits_for):
+        for before in earlier:
+            found[before].append(number)
+    return found
+
+
 class OccupationTimes:
     """Times for which messages, each a link and its bytes, occupy their link and ports, and until they arrive; many are alike.
 
@@ -69,10 +78,7 @@ class Dispatch:
             self._place[i] = place
         self._at_place = order
         self._missing = [len(before) for before in waits_for]
-        self._users: list[list[int]] = [[] for _ in order]
-        for i, messages in enumerate(waits_for):
-            for before in messages:
-                self._users[before].append(i)
+        self._users = followers(waits_for)
         self._free_us = [0.0] * num_resources
         # Messages of each link whose data have arrived, and links, by their first message, that wait for a resource.
         self._ready: dict[int, list[int]] = {link: [] for link in links}

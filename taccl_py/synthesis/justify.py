@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 
-from taccl_py.schedule.dispatch import OccupationTimes
+from taccl_py.schedule.dispatch import OccupationTimes, followers
 from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.schedule.timing import PlanDependences
 from taccl_py.schedule.transform import untimed_messages
@@ -135,10 +135,7 @@ class JustifiedMessages:
         occupied_us: Iterable[Iterable[tuple[int, float]]],
     ) -> None:
         self._leads = [sorted(each) for each in leads]
-        self._follows: list[list[int]] = [[] for _ in self._leads]
-        for number, earlier_ones in enumerate(self._leads):
-            for earlier in earlier_ones:
-                self._follows[earlier].append(number)
+        self._follows = followers(self._leads)
         self._lasting_us = lasting_us
         self._turns: list[list[_PortHold]] = []
         self._turns_back: list[list[_PortHold]] = []

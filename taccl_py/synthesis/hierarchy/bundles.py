@@ -44,17 +44,6 @@ class BundleLink:
 
 
 @dataclass(frozen=True, slots=True)
-class Bundle:
-    """Chunks on a wire; a chunk is known by the place of the rank that brings it into the node, and how far it has come."""
-
-    src: int
-    dst: int
-    chunks: tuple[int, ...]
-    start_us: float
-    end_us: float
-
-
-@dataclass(frozen=True, slots=True)
 class WireRule:
     """Rule by which wires choose chunks.
 
@@ -88,7 +77,7 @@ class Bundles:
     """
 
     cluster: LaneCluster
-    sent: tuple[Bundle, ...]
+    sent: TemplateMessages
     end_us: float
 
     @staticmethod
@@ -116,7 +105,7 @@ class Bundles:
                 if best is not None and (work > PARAMS.bundle_deliveries or over()):
                     return best
                 sent = _BundleFlood(cluster, wires, rule, seed).run()
-                end_us = max(bundle.end_us for bundle in sent)
+                end_us = max(bundle.end for bundle in sent)
                 least_us[rule] = min(end_us, least_us.get(rule, math.inf))
                 if best is None or end_us < best.end_us - ABSOLUTE_US:
                     best = Bundles(cluster, tuple(sent), end_us)
@@ -139,7 +128,7 @@ class Bundles:
             for bundle in self.sent:
                 chunks = tuple(nodes[node - chunk // width][chunk % width] for chunk in bundle.chunks)
                 ends = (ranks[bundle.src], ranks[bundle.dst])
-                found.append(TemplateMessage(*ends, tuple(sorted(chunks)), bundle.start_us, bundle.end_us))
+                found.append(TemplateMessage(*ends, tuple(sorted(chunks)), bundle.start, bundle.end))
         return tuple(sorted(found, key=lambda message: (message.start, message.src, message.dst)))
 
 
@@ -202,9 +191,9 @@ class _BundleFlood:
             most += 1
         return most
 
-    def run(self) -> list[Bundle]:
+    def run(self) -> list[TemplateMessage]:
         """Until everyone has everything."""
-        found: list[Bundle] = []
+        found: list[TemplateMessage] = []
         while self._events:
             now = self._events[0][0]
             while self._events and self._events[0][0] <= now + ABSOLUTE_US:
@@ -217,7 +206,7 @@ class _BundleFlood:
                 found += self._start(now)
         return found
 
-    def _start(self, now: float) -> Iterator[Bundle]:
+    def _start(self, now: float) -> Iterator[TemplateMessage]:
         """Let every free wire take something, those that take least time first."""
         order = sorted(
             range(len(self._wires)), key=lambda i: (self._wires[i].message_us(self._size_mb), self._random.random())
@@ -243,7 +232,7 @@ class _BundleFlood:
                 self._held[chunk] += 1
                 self._arrival_us[wire.dst][chunk] = end_us
             heapq.heappush(self._events, (end_us, wire.dst, bits))
-            yield Bundle(wire.src, wire.dst, taken, now, end_us)
+            yield TemplateMessage(wire.src, wire.dst, taken, now, end_us)
 
     def _comes_sooner(self, number: int, chunk: int, now: float) -> bool:
         """True if a faster wire could bring the chunk not much later."""

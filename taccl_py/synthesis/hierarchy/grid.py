@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, pairwise, product, starmap
 
+from taccl_py.schedule.dispatch import followers
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.meeting import ChunkSpan, ExchangeMessage, NodeExchange, NodeShard, Step, Want, sliced
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE
@@ -411,10 +412,7 @@ class _Book:
 
     def _go_back(self, number: int, ready: Sequence[int]) -> None:
         """The first so many acts backwards: what was added up is handed out."""
-        users: list[list[int]] = [[] for _ in range(number)]
-        for index in range(number):
-            for before in self.acts[index].after:
-                users[before].append(index)
+        users = followers([act.after for act in self.acts[:number]])
         place: dict[int, int] = {}
         for index in reversed(range(number)):
             act = self.acts[index]

@@ -204,7 +204,7 @@ class _RelayWriter:
     def messages(self) -> TemplateMessages:
         """Everything that has been written, for all nodes."""
         sent: dict[SharedMessage, list[int]] = {}
-        for image in _turns(self._topology):
+        for image in node_turns(self._topology):
             for message, pieces in self._carried.items():
                 same = replace(message, src=image[message.src], dst=image[message.dst])
                 chunks = (self._number(RelayPiece(image[piece.src], image[piece.dst]), len(image)) for piece in pieces)
@@ -212,7 +212,7 @@ class _RelayWriter:
         return with_chunks(sent)
 
 
-def _turns(topology: Topology) -> list[tuple[int, ...]]:
+def node_turns(topology: Topology) -> list[tuple[int, ...]]:
     """Every node in the place of the first one, and the others in the places of those that follow it."""
     nodes, local = topology.node_ranks, topology.local_rank
     return [
@@ -226,7 +226,7 @@ def alike_links(passage: LatencyMachine) -> dict[int, tuple[int, ...]]:
     net, topology = passage.net, passage.net.topology
     if not topology.has_even_nodes:
         return {}
-    images = _turns(topology)
+    images = node_turns(topology)
     if any(not np.allclose(passage.inside_us[np.ix_(image, image)], passage.inside_us) for image in images):
         return {}
     found = {}

@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from taccl_py.schedule.dispatch import followers
+
 
 @dataclass(slots=True)
 class Stage:
@@ -51,10 +53,7 @@ class Stage:
 
 def schedule_stages(stages: Sequence[Stage]) -> float:
     """Set the starts, those with the longest path to the end first wherever several could start; return the end in us."""
-    users: list[list[int]] = [[] for _ in stages]
-    for number, stage in enumerate(stages):
-        for before in stage.after:
-            users[before].append(number)
+    users = followers([stage.after for stage in stages])
     lasts_us = [sum(stage.step_us) for stage in stages]
     rest_us = lasts_us.copy()
     for number in reversed(range(len(stages))):

@@ -12,13 +12,13 @@ from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.delegates import Delegation, delegate_times, root_messages, spreads
 from taccl_py.synthesis.hierarchy.outline import insides
 from taccl_py.synthesis.hierarchy.params import PARAMS as HIERARCHY_PARAMS
+from taccl_py.synthesis.hierarchy.relays import node_turns
 from taccl_py.synthesis.matching.fabric import resource_orbits
 from taccl_py.synthesis.matching.params import PARAMS
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.templates.messages import TemplateMessages, as_untimed, cut
 from taccl_py.synthesis.templates.packing import most_packed
 from taccl_py.synthesis.templates.site import TemplateSite
-from taccl_py.topology.model import Topology
 from taccl_py.topology.translations import Translations
 
 
@@ -33,8 +33,7 @@ def delegated(demand: Demand) -> GroupSchedule | None:
     ):
         return None
     cluster = LaneCluster.of(TemplateSite(topology, pair_bytes, demand.message_chunks))
-    rotation = _rotation(topology)
-    group = Translations.of([rotation], topology.num_ranks) if rotation is not None else None
+    group = Translations.of([node_turns(topology)[1]], topology.num_ranks) if topology.has_even_nodes else None
     orbits = resource_orbits(topology, group) if group is not None else None
     if (
         cluster is None
@@ -51,18 +50,6 @@ def delegated(demand: Demand) -> GroupSchedule | None:
         if base is not None:
             schedules.append(GroupSchedule(topology, demand.kind, 1, pair_bytes, group.generators, base))
     return min(schedules, key=lambda schedule: schedule.makespan_us, default=None)
-
-
-def _rotation(topology: Topology) -> tuple[int, ...] | None:
-    """The permutation that takes every rank to the one of its number in the next node; None if nodes are not equal."""
-    nodes = topology.node_ranks
-    if not topology.has_even_nodes:
-        return None
-    image = [0] * topology.num_ranks
-    for before, ranks in zip(nodes, (*nodes[1:], nodes[0]), strict=True):
-        for rank, there in zip(before, ranks, strict=True):
-            image[rank] = there
-    return tuple(image)
 
 
 def _delegations(cluster: LaneCluster) -> Iterator[Delegation]:

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
+from taccl_py.schedule.dispatch import followers
 from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.params import PARAMS
-from taccl_py.synthesis.trees.transfers import PieceTransfer, followers
+from taccl_py.synthesis.trees.transfers import PieceTransfer
 from taccl_py.tolerances import RELATIVE
 from taccl_py.units import BYTES_PER_MB
 from taccl_py.work import count_work
@@ -278,7 +279,7 @@ class TransferTimes:
     @cached_property
     def follows(self) -> list[list[int]]:
         """Transfers that wait for each one."""
-        return followers(self.transfers)
+        return followers([transfer.after for transfer in self.transfers])
 
     @cached_property
     def path_us(self) -> list[float]:

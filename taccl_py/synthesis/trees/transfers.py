@@ -55,15 +55,6 @@ class PieceTransfer:
         return self.piece + self.span
 
 
-def followers(transfers: Sequence[PieceTransfer]) -> list[list[int]]:
-    """Transfers that wait for each transfer."""
-    found: list[list[int]] = [[] for _ in transfers]
-    for index, transfer in enumerate(transfers):
-        for earlier in transfer.after:
-            found[earlier].append(index)
-    return found
-
-
 def gather_transfers(
     network: CapacityNetwork, tree_set: TreeSet, cuts: int, sums: Sequence[PieceTransfer] = ()
 ) -> list[PieceTransfer]:

@@ -13,9 +13,10 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
+from taccl_py.schedule.dispatch import followers
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.order import OrderChoice, PieceCosts, TreePlan, followed, left_shifted, mirrored
-from taccl_py.synthesis.trees.transfers import PieceTransfer, followers
+from taccl_py.synthesis.trees.transfers import PieceTransfer
 from taccl_py.units import BYTES_PER_MB
 
 
@@ -50,7 +51,9 @@ def turned_around(network: CapacityNetwork, turned: Sequence[int], sums: OrderCh
     grids = [_Grid(count, sums, rest, root) for root in range(len(network.roots))]
     first = [
         _turned(transfer, grids[transfer.root], after, turned)
-        for transfer, after in zip(sums.transfers, followers(sums.transfers), strict=True)
+        for transfer, after in zip(
+            sums.transfers, followers([transfer.after for transfer in sums.transfers]), strict=True
+        )
     ]
     arrivals: list[list[int]] = [[] for _ in grids]
     for index, transfer in enumerate(sums.transfers):
