@@ -37,6 +37,30 @@ def healed(topology: Topology) -> Topology | None:
     return found
 
 
+def healed_inside(topology: Topology) -> Topology | None:
+    """The machine with every port as fast as the best one of its sort in its own node; None if they are so already, or nodes are alike then.
+
+    Where nodes are of several generations, `healed` says nothing of what one of them was before a port of it became slow.
+    """
+    ports = None if healed(topology) is None else _NodePorts.of(topology)
+    if ports is None:
+        return None
+    sorts = [
+        (node, reach, len(sources), len(targets), number)
+        for node, (reach, sources, targets, number) in zip(ports.node, ports.kind, strict=True)
+    ]
+    best: dict[tuple[object, ...], tuple[float, float]] = {}
+    for sort, port in zip(sorts, topology.ports, strict=True):
+        costs = (port.beta_us_per_mb, port.alpha_us)
+        best[sort] = min(costs, best.get(sort, costs))
+    fast = tuple(
+        replace(port, beta_us_per_mb=best[sort][0], alpha_us=best[sort][1])
+        for sort, port in zip(sorts, topology.ports, strict=True)
+    )
+    machine = replace(topology, name=f"{topology.name}-even", ports=fast, symmetry=(), switches=())
+    return None if fast == topology.ports or healed(machine) is None else machine
+
+
 def levelled(topology: Topology) -> Topology | None:
     """The machine with all its nodes as slow as the slowest, and with no more than what all of them have; None if they are so already, or cannot be compared.
 

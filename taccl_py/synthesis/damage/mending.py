@@ -28,7 +28,13 @@ Writer = Callable[[Demand, Bound, Limits, Events], Sequence[Schedule]]
 
 
 def mended_schedules(
-    demand: Demand, bound: Bound, limits: Limits, events: Events, writer: Writer, known_us: float = math.inf
+    demand: Demand,
+    bound: Bound,
+    limits: Limits,
+    events: Events,
+    writer: Writer,
+    known_us: float = math.inf,
+    heal: Callable[[Topology], Topology | None] = healed,
 ) -> list[Schedule]:
     """Plans that a writer finds for the whole machine, each as fast as it can be on the damaged one; none where nothing is damaged.
 
@@ -44,6 +50,8 @@ def mended_schedules(
         Finds plans for a machine without damage.
     known_us
         Plans that are estimated to take as long, or longer, are not written out.
+    heal
+        Finds the whole machine behind a damaged one.
 
     Raises
     ------
@@ -52,9 +60,9 @@ def mended_schedules(
     """
     if demand.kind is Kind.REDUCESCATTER:
         there = replace(demand, kind=Kind.ALLGATHER, topology=demand.topology.reversed())
-        gathers = mended_schedules(there, bound, limits, Events(), writer, known_us)
+        gathers = mended_schedules(there, bound, limits, Events(), writer, known_us, heal)
         return [justified_schedule(combining(schedule, demand.topology)) for schedule in gathers]
-    whole = healed(demand.topology)
+    whole = heal(demand.topology)
     if whole is None:
         return []
     deadline = limits.deadline()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -19,8 +19,8 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound, relay_bound
 from taccl_py.synthesis.bounds.bound import best_of
 from taccl_py.synthesis.damage.exchange import balanced_exchanges
-from taccl_py.synthesis.damage.healing import healed
-from taccl_py.synthesis.damage.mending import mended_schedules
+from taccl_py.synthesis.damage.healing import healed, healed_inside
+from taccl_py.synthesis.damage.mending import Writer, mended_schedules
 from taccl_py.synthesis.damage.params import PARAMS as DAMAGE
 from taccl_py.synthesis.damage.simpler import on_simpler_machines
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
@@ -68,6 +68,11 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     if demand.kind is not Kind.ALLTOALL or not uneven:  # plans with detours are far from balanced lanes
         known_us = min((schedule.makespan_us for schedule in (*uneven, *direct)), default=math.inf)
         kept = DAMAGE.sizing_part * options.limits.seconds if direct else 0.0
+        # Where each rank's data is its own, weights move little of it.
+        if demand.kind in (Kind.ALLREDUCE, Kind.BROADCAST) and healed_inside(demand.topology) is not None:
+            limits = options.limits.within(DAMAGE.inside_part * (deadline.left - kept))
+            uneven += mended_schedules(demand, bound, limits, events, _all_of(elsewhere), known_us, healed_inside)
+            known_us = min((known_us, *(schedule.makespan_us for schedule in uneven)))
         writer = partial(written, most_messages=DAMAGE.whole_messages_a_second * options.limits.seconds)
         uneven += mended_schedules(demand, bound, options.limits.within(deadline.left - kept), events, writer, known_us)
     known = [*beside, *uneven, *direct]
@@ -96,6 +101,16 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     runners_up = (*near[: COMMON.most_runners_up], *fewer[: PARAMS.most_coarser])
     answer = Synthesis(best, bound, Proof.of(best.makespan_us, bound), "none", seconds, runners_up)
     return fit_to_size(answer, demand, options.limits.within(deadline.left), sized=[*passed_on, *beside, *uneven])
+
+
+def _all_of(elsewhere: Callable[[Demand, Bound, Limits], Synthesis]) -> Writer:
+    """A writer of what the engine finds for other machines."""
+
+    def writer(demand: Demand, bound: Bound, limits: Limits, _: Events) -> list[Schedule]:
+        found = elsewhere(demand, bound, limits)
+        return [found.schedule, *found.runners_up]
+
+    return writer
 
 
 def written(
