@@ -30,8 +30,8 @@ def sweep(suite: Path, output: Path, as_json: bool, **values: Any) -> int:
       taccl sweep suite.toml -o catalogue/
       taccl sweep suite.toml -o catalogue/ --workers 2 --json
     """
-    from taccl_py.campaign.index import INDEX, write_index
-    from taccl_py.campaign.store import RESULTS, Store
+    from taccl_py.campaign.index import write_index
+    from taccl_py.campaign.store import Store
     from taccl_py.campaign.suite import read_suite
     from taccl_py.campaign.work import known_outcome
     from taccl_py.report.tables import ON_WIRES, plain_table, print_table
@@ -42,9 +42,10 @@ def sweep(suite: Path, output: Path, as_json: bool, **values: Any) -> int:
         raise InputError(f"no instance has {values['only']!r} in its name", path="command line", field="--only")
     if output.exists() and not output.is_dir():
         raise InputError("is a file; name a folder", path=str(output))
-    names = {path.name for path in output.iterdir()} if output.is_dir() else set()
-    if any(not name.startswith(".") for name in names) and not names & {INDEX, RESULTS}:
-        raise InputError("holds something else than a catalogue; name another folder", path=str(output))
+    if any(output.glob("*.xml")):
+        raise InputError(
+            "holds algorithm files, which nobody would find in a catalogue; name another folder", path=str(output)
+        )
     store = Store(output)
     outcomes = carry_out_watched(cases, store, values)
     # What was left out this time stays in the index if its result is up to date.

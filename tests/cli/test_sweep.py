@@ -111,13 +111,14 @@ def test_what_cannot_be_is_in_the_index_with_its_reason_and_the_rest_is_kept(tac
     [
         (("suite.toml", "-o", "suite.toml"), ["suite.toml", "file"]),
         (("suite.toml", "-o", "out", "--only", "zzz"), ["--only", "'zzz'"]),
-        (("suite.toml", "-o", "."), [".", "something else"]),
+        (("suite.toml", "-o", "."), [".", "algorithm files"]),
         (("other.toml", "-o", "out"), ["other.toml"]),
         (("unknown.toml", "-o", "out"), ["unknown.toml", "instances.0.topology", "'ndv9' is not a topology"]),
     ],
 )
 def test_bad_input_is_refused(refuse, suite, arguments, words):
     (suite / "unknown.toml").write_text(SUITE.replace("ring:4", "ndv9"))
+    (suite / "made.xml").write_text("<algo/>")
     refuse(2, words, "sweep", *arguments)
 
 
