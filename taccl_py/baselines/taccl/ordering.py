@@ -18,6 +18,7 @@ from enum import Enum
 
 from taccl_py.baselines.taccl.routing import RoutedChunk
 from taccl_py.baselines.taccl.view import TacclView
+from taccl_py.schedule.dispatch import followers
 from taccl_py.sketch.model import Strategy
 
 
@@ -137,7 +138,7 @@ class _HopDistances:
     @staticmethod
     def of(view: TacclView, hops: Sequence[RoutedChunk], after: Sequence[Sequence[int]]) -> _HopDistances:
         cost = [view.cost_us(hop.link) for hop in hops]
-        users = _users(after)
+        users = followers(after)
         order = _topological(after, users)
         travelled, longest, total = [0.0] * len(hops), [0.0] * len(hops), [0.0] * len(hops)
         for i in order:
@@ -170,7 +171,7 @@ def _forwards(
     free_us: dict[int, float] = defaultdict(float)
     end_us: dict[int, float] = {}
     waiting = [set(before) for before in after]
-    users = _users(after)
+    users = followers(after)
     picked: list[int] = []
 
     def entry(i: int) -> tuple[tuple[float, ...], int]:
@@ -196,15 +197,6 @@ def _forwards(
             if not waiting[user]:
                 heapq.heappush(queue, entry(user))
     return picked
-
-
-def _users(after: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Hops that wait for each hop."""
-    users: list[list[int]] = [[] for _ in after]
-    for i, before in enumerate(after):
-        for j in before:
-            users[j].append(i)
-    return users
 
 
 def _ready_us(
@@ -235,7 +227,7 @@ def _backwards(
     view: TacclView, hops: Sequence[RoutedChunk], after: Sequence[Sequence[int]], distances: _HopDistances
 ) -> list[int]:
     """From the last hop to the first: the shortest path to go is last, of equals what has come the farthest."""
-    users = [set(waiting) for waiting in _users(after)]
+    users = [set(waiting) for waiting in followers(after)]
     open_hops = {i for i, waiting in enumerate(users) if not waiting}
     picked = []
     while open_hops:
