@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.sparse import Coefficients, Optimum, SparseProgram
 from taccl_py.synthesis.problem import Problem
-from taccl_py.synthesis.symmetry import Generator, IntArray, orbit_labels
+from taccl_py.synthesis.symmetry import Generator, IntArray, orbits_of_ranks, orbits_of_resources
 from taccl_py.tolerances import LP_GAP, RELATIVE
 from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology
@@ -129,15 +129,13 @@ class _Layout:
     def of(commodities: Commodities) -> _Layout:
         topology = commodities.topology
         ranks = topology.num_ranks
-        label = orbit_labels(ranks, [np.array(g.rank, dtype=np.int64) for g in commodities.generators])
+        label = orbits_of_ranks(topology, commodities.generators)
         senders = np.flatnonzero(commodities.wanted_mb.any(axis=1))
         sources = senders[label[senders] == senders]
         weight = np.bincount(label, minlength=ranks)[sources].astype(float)
         _, dst = ends_of(topology.links)
         owner, link = np.nonzero(commodities.permitted[sources] & (dst[None, :] != sources[:, None]))
-        images = [np.concatenate([g.link, len(topology.links) + g.port]) for g in commodities.generators]
-        _, orbit = np.unique(orbit_labels(topology.num_resources, images), return_inverse=True)
-        return _Layout(commodities, sources, weight, owner, link, np.asarray(orbit, dtype=np.int64))
+        return _Layout(commodities, sources, weight, owner, link, orbits_of_resources(topology, commodities.generators))
 
     def program(self) -> SparseProgram:
         """The program that minimizes T."""

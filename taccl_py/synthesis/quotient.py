@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl_py.synthesis.problem import Problem
-from taccl_py.synthesis.symmetry import IntArray, orbit_labels
+from taccl_py.synthesis.symmetry import IntArray, orbit_labels, orbits_of_resources
 from taccl_py.topology.ends import ends_of
 
 
@@ -127,7 +127,7 @@ def _assemble(problem: Problem, chunk: IntArray, link: IntArray, first: IntArray
     needed = _states(ranks, problem.traffic.wanted)
     needed_label = np.unique(state_label[np.setdiff1d(needed, source_state)])
     states = np.unique(np.concatenate([tails, heads, needed_label]))
-    resource_orbit = _resource_orbits(problem)
+    resource_orbit = orbits_of_resources(problem.topology, problem.generators)
     return Quotient(
         problem=problem,
         source=np.isin(states, state_label[source_state]),
@@ -150,11 +150,3 @@ def _assemble(problem: Problem, chunk: IntArray, link: IntArray, first: IntArray
 def _states(ranks: int, of_chunk: Sequence[Sequence[int]]) -> IntArray:
     """States of every chunk at some ranks."""
     return np.array([chunk * ranks + rank for chunk, those in enumerate(of_chunk) for rank in those], dtype=np.int64)
-
-
-def _resource_orbits(problem: Problem) -> IntArray:
-    """Orbit number of every link and port."""
-    topology = problem.topology
-    images = [np.concatenate([g.link, len(topology.links) + g.port]) for g in problem.generators]
-    _, number = np.unique(orbit_labels(topology.num_resources, images), return_inverse=True)
-    return np.asarray(number, dtype=np.int64)

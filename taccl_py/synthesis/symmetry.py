@@ -5,6 +5,7 @@ A generator is checked before it is used; what fails is named. Engines then work
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,11 @@ class Generator:
     chunk: IntArray
     link: IntArray
     port: IntArray
+
+    @property
+    def resource(self) -> IntArray:
+        """Image of every resource, which are links first and then ports."""
+        return np.concatenate([self.link, len(self.link) + self.port])
 
 
 def make_generator(
@@ -81,3 +87,14 @@ def orbit_labels(size: int, images: list[IntArray]) -> IntArray:
                 labels = spread
         if np.array_equal(before, labels):
             return labels
+
+
+def orbits_of_ranks(topology: Topology, generators: Sequence[Generator]) -> IntArray:
+    """Smallest rank of every rank's orbit, [rank]."""
+    return orbit_labels(topology.num_ranks, [np.array(generator.rank, dtype=np.int64) for generator in generators])
+
+
+def orbits_of_resources(topology: Topology, generators: Sequence[Generator]) -> IntArray:
+    """Number of every link's and port's orbit, in order of their smallest members, [resource]."""
+    labels = orbit_labels(topology.num_resources, [generator.resource for generator in generators])
+    return np.asarray(np.unique(labels, return_inverse=True)[1], dtype=np.int64)

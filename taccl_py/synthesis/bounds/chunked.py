@@ -24,7 +24,7 @@ from taccl_py.solvers.limits import Over, never, until
 from taccl_py.synthesis.bounds.bound import Bound, best_of
 from taccl_py.synthesis.bounds.net import Net, OrbitMembers
 from taccl_py.synthesis.problem import Problem
-from taccl_py.synthesis.symmetry import orbit_labels
+from taccl_py.synthesis.symmetry import orbits_of_ranks
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
 
@@ -87,7 +87,7 @@ def _sides(problem: Problem) -> Iterator[tuple[frozenset[int], str]]:
     """Insides of all cuts, with the name of what crosses them: one for each orbit of ranks, and the nodes."""
     topology = problem.topology
     everyone = frozenset(range(topology.num_ranks))
-    labels = orbit_labels(topology.num_ranks, [np.array(g.rank, dtype=np.int64) for g in problem.generators])
+    labels = orbits_of_ranks(topology, problem.generators)
     parts = [(frozenset([rank]), f"rank {rank}") for rank in sorted(set(labels.tolist()))]
     if topology.num_nodes > 1:
         parts += [(frozenset(ranks), f"node {node}") for node, ranks in enumerate(topology.node_ranks)]

@@ -22,7 +22,7 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.flow.params import PARAMS
 from taccl_py.synthesis.flow.paths import FlowPair
 from taccl_py.synthesis.problem import Problem
-from taccl_py.synthesis.symmetry import IntArray, orbit_labels
+from taccl_py.synthesis.symmetry import orbits_of_resources
 from taccl_py.tolerances import RELATIVE
 
 # Number of parts on every path, [pair][path].
@@ -53,10 +53,8 @@ class Rounding:
 
     def __init__(self, problem: Problem, pairs: Sequence[FlowPair]) -> None:
         self._problem, self._pairs = problem, pairs
-        topology = problem.topology
-        images = [np.concatenate([g.link, len(topology.links) + g.port]) for g in problem.generators]
-        self._orbit: IntArray = orbit_labels(topology.num_resources, images)
-        self._members = np.bincount(self._orbit, minlength=topology.num_resources)
+        self._orbit = orbits_of_resources(problem.topology, problem.generators)
+        self._members = np.bincount(self._orbit)
 
     def to_parts(self, parts: int, limits: Limits) -> Routing:
         """Best routing found with so many parts for each pair, every part a message of its own on every link."""

@@ -12,7 +12,7 @@ from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.flow.paths import FlowPair
 from taccl_py.synthesis.flow.rounding import Routing
 from taccl_py.synthesis.problem import Problem
-from taccl_py.synthesis.symmetry import Generator, IntArray, orbit_labels
+from taccl_py.synthesis.symmetry import Generator, IntArray, orbit_labels, orbits_of_ranks
 from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology
 
@@ -102,7 +102,7 @@ def _acts_freely(problem: Problem, generators: tuple[Generator, ...]) -> bool:
     topology, collective = problem.topology, problem.collective
     if any(not np.array_equal(problem.permitted[np.ix_(g.chunk, g.link)], problem.permitted) for g in generators[-1:]):
         return False
-    rank_label = orbit_labels(topology.num_ranks, [np.array(g.rank, dtype=np.int64) for g in generators])
+    rank_label = orbits_of_ranks(topology, generators)
     chunk_label = orbit_labels(collective.num_chunks, [g.chunk for g in generators])
     ranks, chunks = np.bincount(rank_label), np.bincount(chunk_label)
     if not np.array_equal(chunks[chunk_label], ranks[rank_label[np.array(collective.source)]]):

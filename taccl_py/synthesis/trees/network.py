@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl_py.synthesis.problem import Problem
-from taccl_py.synthesis.symmetry import Generator, IntArray, orbit_labels
+from taccl_py.synthesis.symmetry import Generator, IntArray, orbit_labels, orbits_of_ranks, orbits_of_resources
 from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology
 
@@ -84,11 +84,10 @@ class CapacityNetwork:
             if wider is not None:
                 generators.append(generator)
                 images = wider
-        orbit_of = orbit_labels(topology.num_ranks, [np.array(g.rank, dtype=np.int64) for g in generators])
+        orbit_of = orbits_of_ranks(topology, generators)
         chunk_of = {source: chunk for chunk, source in reversed(list(enumerate(problem.collective.source)))}
         roots = tuple(sorted({int(orbit_of[source]) for source in chunk_of}))
-        resource_images = [np.concatenate([g.link, len(topology.links) + g.port]) for g in generators]
-        _, number = np.unique(orbit_labels(topology.num_resources, resource_images), return_inverse=True)
+        number = orbits_of_resources(topology, generators)
         count = int(number.max()) + 1
         width = max(len(resources) for resources in topology.resources_of)
         resources = np.full((len(topology.links), width), count, dtype=np.int64)
@@ -124,8 +123,7 @@ class CapacityNetwork:
 
 def _free_group(topology: Topology, generators: list[Generator]) -> IntArray | None:
     """Images of the ranks under all elements of the group, or None if it does not act freely."""
-    labels = orbit_labels(topology.num_ranks, [np.array(g.rank, dtype=np.int64) for g in generators])
-    sizes = np.bincount(labels)
+    sizes = np.bincount(orbits_of_ranks(topology, generators))
     order = int(sizes[0])
     if any(size not in (0, order) for size in sizes.tolist()):
         return None
