@@ -38,7 +38,7 @@ from taccl_py.schedule.ir import ANY_ALGORITHM
 from taccl_py.sketch.machine import load_machine
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound, DemandBounds, raised
-from taccl_py.synthesis.bounds.runtime import RuntimeBound, RuntimeBounds
+from taccl_py.synthesis.bounds.runtime import RuntimeBounds
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.topology.model import Topology
 from taccl_py.units import SizeRange
@@ -306,7 +306,7 @@ def scoped_bounds(analysis: BoundsAnalysis, size_bytes: float) -> tuple[ScopedBo
     return (physical, _under(analysis.runtime.at(size_bytes), analysis.runtime.profile))
 
 
-def _under(bound: RuntimeBound, profile: RuntimeProfile) -> ScopedBound:
+def _under(bound: Bound, profile: RuntimeProfile) -> ScopedBound:
     """Bound for any algorithm under a runtime profile."""
     holds_for = f"{ANY_ALGORITHM} under runtime profile {profile.name}"
     return ScopedBound(Scope.RUNTIME, bound.time_us, bound.reason, holds_for)

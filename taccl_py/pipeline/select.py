@@ -37,7 +37,8 @@ from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.solvers.limits import Limits, Over, never
-from taccl_py.synthesis.bounds.runtime import RuntimeBound, RuntimeBounds
+from taccl_py.synthesis.bounds import Bound
+from taccl_py.synthesis.bounds.runtime import RuntimeBounds
 from taccl_py.synthesis.engine import Synthesis, unlike
 from taccl_py.synthesis.messages import bounded_by_messages
 
@@ -182,7 +183,7 @@ def choose_for(
     return _choose(_trials([schedule], lowering), options, instances, never, stopped)
 
 
-def bound_under(schedule: Schedule, profile: RuntimeProfile) -> RuntimeBound:
+def bound_under(schedule: Schedule, profile: RuntimeProfile) -> Bound:
     """Lower bound under a profile for the collective, size and machine of a schedule."""
     collective, limits = schedule.collective, Limits(seconds=PARAMS.bound_seconds)
     over = limits.countdown()

@@ -15,7 +15,7 @@ from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.solvers.limits import Limits, always, never
 from taccl_py.synthesis.bounds import Bound
-from taccl_py.synthesis.bounds.runtime import RuntimeBound, RuntimeBounds
+from taccl_py.synthesis.bounds.runtime import RuntimeBounds
 from taccl_py.units import relative_gap
 
 # Rows of one file that one process makes: what is made of a program for its replay serves them all.
@@ -90,7 +90,7 @@ class SizeRow:
     replay_us: float
     bound: Bound
     runtime_us: float | None = None
-    runtime_bound: RuntimeBound | None = None
+    runtime_bound: Bound | None = None
 
     @property
     def gap(self) -> float:

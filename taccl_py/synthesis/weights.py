@@ -51,16 +51,8 @@ class PlanPart:
     load_us: FloatArray
 
 
-@dataclass(frozen=True, slots=True)
-class Weighing:
-    """Weight of every part, and the time for which the busiest link or port is then busy."""
-
-    weights: tuple[float, ...]
-    load_us: float
-
-
-def best_weights(parts: Sequence[PlanPart], amounts: Mapping[int, float], limits: Limits) -> Weighing | None:
-    """Weights for which the busiest resource is busy for the shortest time; None if there are none, or the limits came first.
+def best_weights(parts: Sequence[PlanPart], amounts: Mapping[int, float], limits: Limits) -> tuple[float, ...] | None:
+    """Weight of every part for which the busiest resource is busy for the shortest time; None if there are none, or the limits came first.
 
     Parameters
     ----------
@@ -84,7 +76,7 @@ def best_weights(parts: Sequence[PlanPart], amounts: Mapping[int, float], limits
         return None
     even = _solved(parts, amounts, loads / scale_us, float(least[-1]) * (1 + PARAMS.evenness), limits)
     chosen = (least if even is None else even)[: len(parts)].clip(min=0.0)
-    return Weighing(tuple(chosen.tolist()), float((loads @ chosen).max(initial=0.0)))
+    return tuple(chosen.tolist())
 
 
 def _solved(

@@ -15,6 +15,7 @@ from taccl_py.collective import Kind
 from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile
 from taccl_py.profiles.view import is_far, usable_shares, with_alphas_side_by_side
 from taccl_py.solvers.limits import Limits, Over, always, never
+from taccl_py.synthesis.bounds.bound import Bound
 from taccl_py.synthesis.bounds.demand import DemandBounds
 from taccl_py.topology.model import Topology
 
@@ -41,25 +42,6 @@ _SENT: dict[Kind, Callable[[int], float]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeBound:
-    """A lower bound under a runtime profile.
-
-    Attributes
-    ----------
-    time_us
-        No program of any protocol is faster under the profile.
-    protocol
-        The protocol that has the least bound; empty under the neutral profile.
-    reason
-        Where it comes from, for people.
-    """
-
-    time_us: float
-    protocol: str
-    reason: str
-
-
 def runtime_bound(
     physical_us: Callable[[float], float],
     topology: Topology,
@@ -68,8 +50,8 @@ def runtime_bound(
     size_bytes: float,
     *,
     quick_us: Callable[[float], float] = lambda _: 0.0,
-) -> RuntimeBound:
-    """Lower bound under a profile.
+) -> Bound:
+    """Lower bound under a profile: no program of any protocol is faster.
 
     Parameters
     ----------
@@ -84,7 +66,7 @@ def runtime_bound(
         A bound as `physical_us`, no better, that is soon found.
     """
     if profile.is_neutral:
-        return RuntimeBound(physical_us(size_bytes), "", "links and ports")
+        return Bound(physical_us(size_bytes), "links and ports")
     bounds: dict[str, float] = {}
     # The most promising first: what is known of the others without the bound on wires may be enough to leave them out.
     quick = {
@@ -96,7 +78,7 @@ def runtime_bound(
             bounds[name] = _bound_of(profile.protocols[name], physical_us, topology, profile, kind, size_bytes)
     least = min(bounds, key=bounds.__getitem__)
     launch_us = profile.protocols[least].launch_us
-    return RuntimeBound(bounds[least], least, f"{least}: launch {launch_us:.3g} us, then links, hops and threadblocks")
+    return Bound(bounds[least], f"{least}: launch {launch_us:.3g} us, then links, hops and threadblocks")
 
 
 @dataclass(frozen=True)
@@ -130,7 +112,7 @@ class RuntimeBounds:
         machine = topology if profile.is_neutral else with_alphas_side_by_side(topology)
         return RuntimeBounds(machine, kind, profile, DemandBounds.of(machine, kind, root, limits))
 
-    def at(self, size_bytes: float, *, over: Over = never) -> RuntimeBound:
+    def at(self, size_bytes: float, *, over: Over = never) -> Bound:
         """Bound for a size as nccl-tests counts it; where time is over, what takes long to evaluate is left out."""
 
         def physical_us(size: float) -> float:

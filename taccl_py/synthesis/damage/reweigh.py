@@ -194,12 +194,12 @@ def _weighed(damage: Damage, limits: Limits, *, exchanging: bool, by_load: bool)
         PlanPart(members[0][0].group, float(sum(len(block.chunks) for block, _ in members)), dense[number])
         for number, members in enumerate(columns.values())
     ]
-    weighing = best_weights(parts, dict(amount), limits)
-    if weighing is None:
+    weights = best_weights(parts, dict(amount), limits)
+    if weights is None:
         return None
     return [
         _WeighedPart(block, exchange, weight * len(block.chunks), order)
-        for order, (weight, members) in enumerate(zip(weighing.weights, columns.values(), strict=True))
+        for order, (weight, members) in enumerate(zip(weights, columns.values(), strict=True))
         for block, exchange in members
         if weight > 0
     ]

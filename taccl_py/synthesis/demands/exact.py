@@ -86,7 +86,7 @@ class _ExactSearch:
         bound: Bound,
         limits: Limits,
     ) -> None:
-        self._topology, self._demand, self._bound, self._limits = topology, demand, bound, limits
+        self._topology, self._bound, self._limits = topology, bound, limits
         self._deadline = limits.deadline()
         self._ends = [(link.src, link.dst) for link in topology.links]
         self._parts: list[tuple[Part, ...]] = []

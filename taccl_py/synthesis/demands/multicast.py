@@ -34,7 +34,6 @@ class _MulticastPiece:
     wants: tuple[int, ...]
     parts: tuple[Part, ...]
     size_bytes: int
-    is_sum: bool
 
 
 class _Meeting(NamedTuple):
@@ -104,8 +103,8 @@ def _items(
     ]
     cuts.sort(key=lambda cut: (not cut[0].is_sum, cut[2] / cut[4]))
     return [
-        _MulticastPiece(number, source, wants, parts, sum(size for *_, size in parts), each.is_sum)
-        for number, (each, (source, wants), _, parts, _) in enumerate(cuts)
+        _MulticastPiece(number, source, wants, parts, sum(size for *_, size in parts))
+        for number, (_, (source, wants), _, parts, _) in enumerate(cuts)
     ]
 
 

@@ -77,10 +77,10 @@ class NodeOwners:
         loads = [net.sum_over_resources(used) * net.beta_us_per_mb for used in usage]
         # Inside a node loads are the same, whoever owns; they say nothing, and would hide what NICs could be spared.
         across = np.ptp(loads, axis=0) > RELATIVE * np.max(loads)
-        weighing = best_weights([PlanPart(0, 1.0, load[across]) for load in loads], {0: 1.0}, Limits())
-        if weighing is None or max(weighing.weights) * len(nodes) <= 1 + PARAMS.least_owner_difference:
+        weights = best_weights([PlanPart(0, 1.0, load[across]) for load in loads], {0: 1.0}, Limits())
+        if weights is None or max(weights) * len(nodes) <= 1 + PARAMS.least_owner_difference:
             return None
-        share = [weight if weight * len(nodes) >= PARAMS.least_owner_share else 0.0 for weight in weighing.weights]
+        share = [weight if weight * len(nodes) >= PARAMS.least_owner_share else 0.0 for weight in weights]
         share = [weight / sum(share) for weight in share]
         # What crosses a link inside is one message, whoever owns; between nodes there is one for each owner.
         inside = np.array([topology.node_of[k.src] == topology.node_of[k.dst] for k in topology.links])

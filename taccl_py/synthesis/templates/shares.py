@@ -85,10 +85,10 @@ class UnequalShares:
             net.sum_over_resources(((net.src == owner) | (net.dst == owner)).astype(np.float64)) * net.beta_us_per_mb
             for owner in range(net.num_ranks)
         ]
-        weighing = best_weights([PlanPart(0, 1.0, load) for load in loads], {0: 1.0}, Limits())
-        if weighing is None or max(weighing.weights) * net.num_ranks <= 1 + PARAMS.least_share_difference:
+        weights = best_weights([PlanPart(0, 1.0, load) for load in loads], {0: 1.0}, Limits())
+        if weights is None or max(weights) * net.num_ranks <= 1 + PARAMS.least_share_difference:
             return None
-        return UnequalShares(net, np.array(weighing.weights))
+        return UnequalShares(net, np.array(weights))
 
     def pieces(self, num_chunks: int) -> Iterator[list[IntArray]]:
         """Numbers of chunks that ranks own in every piece, in ever more pieces; all are alike but for the last one."""

@@ -33,12 +33,6 @@ class SharedTreeSet:
     trees: tuple[SpanningTree, ...]
     amounts: tuple[float, ...]
 
-    def load_us(self, network: CapacityNetwork) -> float:
-        """Time of the fullest resource if every root has one megabyte."""
-        pairs = zip(self.trees, self.amounts, strict=True)
-        loads = (amount * network.load(tree.used()) for tree, amount in pairs)
-        return float(sum(loads, np.zeros(network.num_resources)).max())
-
 
 @dataclass(frozen=True, slots=True)
 class Wish:

@@ -39,7 +39,7 @@ def test_launch_wire_operation_and_hop_by_hand():
     found = bound(full(2), profile_of(Simple=costs), Kind.ALLGATHER, 2 * MB)
     assert found.time_us == pytest.approx(5 + 40 + 3)
     assert bound(full(2), profile_of(Simple=costs), Kind.ALLGATHER, 1).time_us == pytest.approx(5 + 2 + 3)
-    assert found.protocol == "Simple"
+    assert found.reason.startswith("Simple")
 
 
 def test_all_threadblocks_of_a_gpu_feed_it():
@@ -51,8 +51,8 @@ def test_all_threadblocks_of_a_gpu_feed_it():
 def test_the_protocol_with_the_least_bound_counts_and_the_neutral_profile_changes_nothing():
     slow, quick = ProtocolCosts(launch_us=9.0), ProtocolCosts(launch_us=1.0, wire=2.0)
     profile = profile_of(LL=quick, Simple=slow)
-    assert bound(full(2), profile, Kind.ALLGATHER, 1000).protocol == "LL"
-    assert bound(full(2), profile, Kind.ALLGATHER, 10 * MB).protocol == "Simple"
+    assert bound(full(2), profile, Kind.ALLGATHER, 1000).reason.startswith("LL:")
+    assert bound(full(2), profile, Kind.ALLGATHER, 10 * MB).reason.startswith("Simple")
     assert bound(full(2), neutral_profile(), Kind.ALLGATHER, MB).time_us == 10.0
     views = likely_views(lambda size: size / MB * 10, full(2), profile, Kind.ALLGATHER, 1000, ["LL", "Simple"])
     assert [view.protocol for view in views] == ["LL"]

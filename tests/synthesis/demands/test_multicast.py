@@ -94,7 +94,8 @@ def test_pieces_of_several_ranks_go_side_by_side_and_sums_first():
     ends = [(0, (2,)), (1, (3,)), (1, (3,))]
     items = _items(hosts(2, gpus=2), demand, classes_of(demand), ends, SimpleNamespace(us_per_mb=(1.0, 1.0)))
     assert [item.number for item in items] == list(range(len(items)))
-    sums = sum(item.is_sum for item in items)
-    assert [item.is_sum for item in items] == [True] * sums + [False] * (len(items) - sums)
+    are_sums = [item.parts[0][0] == 2 for item in items]
+    sums = sum(are_sums)
+    assert are_sums == [True] * sums + [False] * (len(items) - sums)
     sources = [item.source for item in items[sums:]]
     assert [sources[:9].count(0), sources.count(0) // sources.count(1)] == [6, 2]
