@@ -188,17 +188,6 @@ def undominated(costs: Sequence[MessageTime]) -> list[MessageTime]:
     return sorted({one for one in costs if not beaten(one)}, key=lambda cost: (cost.alpha_us, cost.piece_us))
 
 
-def apportion(sizes: Sequence[float], units: int) -> list[int]:
-    """Whole numbers that are nearly in proportion and add up (largest remainders)."""
-    total = sum(sizes)
-    exact = [size * units / total for size in sizes]
-    counts = [math.floor(each) for each in exact]
-    order = sorted(range(len(sizes)), key=lambda i: (counts[i] - exact[i], i))
-    for i in order[: units - sum(counts)]:
-        counts[i] += 1
-    return counts
-
-
 class ConstraintRows:
     """Rows of a linear program: a sum of columns that is at least, or exactly, something."""
 

@@ -22,8 +22,9 @@ from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import PlanDependences, build_schedule
 from taccl_py.schedule.transform import untimed_messages
 from taccl_py.solvers.limits import Limits, Over, never
+from taccl_py.synthesis.apportion import apportion
 from taccl_py.synthesis.engine import Demand, Proof, Synthesis
-from taccl_py.synthesis.sizes import Chains, MessageTime, PortTurn, Sizes, apportion, best_sizes, undominated
+from taccl_py.synthesis.sizes import Chains, MessageTime, PortTurn, Sizes, best_sizes, undominated
 from taccl_py.synthesis.sums import adds_up
 from taccl_py.units import BYTES_PER_MB, MAX_CHUNK_COPIES
 

@@ -5,7 +5,7 @@ import pytest
 from taccl_py.solvers import classes
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis import sizes
-from taccl_py.synthesis.sizes import Chains, MessageTime, PortTurn, apportion, best_sizes, undominated
+from taccl_py.synthesis.sizes import Chains, MessageTime, PortTurn, best_sizes, undominated
 
 
 def test_of_two_links_the_faster_one_carries_more():
@@ -40,11 +40,6 @@ def test_of_many_rows_sizes_that_are_not_below_a_time_are_not_looked_for(monkeyp
 def test_costs_that_others_exceed_do_not_count():
     costs = [MessageTime(1.0, 2.0), MessageTime(2.0, 3.0), MessageTime(3.0, 1.0), MessageTime(2.0, 3.0)]
     assert undominated(costs) == [MessageTime(2.0, 3.0), MessageTime(3.0, 1.0)]
-
-
-def test_whole_parts_go_to_the_largest_remainders():
-    assert apportion([1.5, 1.0, 0.5], 4) == [2, 1, 1]
-    assert apportion([2.0, 1.0, 0.0], 8) == [5, 3, 0]
 
 
 def test_a_program_that_would_take_longer_to_build_than_there_is_time_is_not_begun(monkeypatch):

@@ -19,11 +19,11 @@ import numpy as np
 
 from taccl_py.solvers.cp_sat import Status, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.apportion import to_whole
 from taccl_py.synthesis.flow.params import PARAMS
 from taccl_py.synthesis.flow.paths import FlowPair
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.symmetry import orbits_of_resources
-from taccl_py.tolerances import RELATIVE
 
 # Number of parts on every path, [pair][path].
 Counts = list[list[int]]
@@ -116,15 +116,12 @@ class Rounding:
         return [[round(time_us * scale) for time_us in of_pair] for of_pair in times]
 
 
-def _largest_remainders(shares: list[float], parts: int) -> list[int]:
-    """Whole numbers that add up to `parts` and are closest to the shares."""
+def _rounded(shares: list[float], parts: int) -> list[int]:
+    """Parts in proportion to shares; all in the first one if there are none."""
     whole = sum(shares)
-    exact = [share / whole * parts for share in shares] if whole > 0 else [float(parts)] + [0.0] * (len(shares) - 1)
-    counts = [math.floor(value + RELATIVE) for value in exact]
-    order = sorted(range(len(shares)), key=lambda i: (counts[i] - exact[i], i))
-    for i in order[: parts - sum(counts)]:
-        counts[i] += 1
-    return counts
+    return (
+        to_whole([share / whole * parts for share in shares], parts) if whole > 0 else [parts] + [0] * len(shares[1:])
+    )
 
 
 @dataclass(frozen=True)
@@ -153,7 +150,7 @@ class _RoundingProgram:
 
     def start(self) -> Counts:
         """The flow's shares, rounded."""
-        return [_largest_remainders([path.share for path in pair.paths], self.parts) for pair in self.pairs]
+        return [_rounded([path.share for path in pair.paths], self.parts) for pair in self.pairs]
 
     def load_us(self, counts: Counts) -> float:
         """Time of the fullest resource."""

@@ -21,12 +21,13 @@ import numpy as np
 
 from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.sparse import SparseProgram
+from taccl_py.synthesis.apportion import apportion
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.gather import add_up, hand_out
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.stages import Stage, keep_order, schedule_stages
-from taccl_py.synthesis.sizes import ConstraintRows, apportion
+from taccl_py.synthesis.sizes import ConstraintRows
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 from taccl_py.synthesis.templates.params import PARAMS as TEMPLATE_PARAMS
 from taccl_py.synthesis.templates.patterns import DOUBLING

@@ -17,11 +17,11 @@ from operator import attrgetter
 import numpy as np
 
 from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.apportion import apportion
 from taccl_py.synthesis.bounds.net import FloatArray, Net
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.hierarchy.cluster import ranks_of_places
 from taccl_py.synthesis.hierarchy.params import PARAMS
-from taccl_py.synthesis.sizes import apportion
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplatePlan
 from taccl_py.synthesis.uneven import usable_counts
 from taccl_py.synthesis.weights import PlanPart, best_weights

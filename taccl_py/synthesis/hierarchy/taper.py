@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from taccl_py.synthesis.apportion import apportion
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.gather import hand_out
 from taccl_py.synthesis.hierarchy.outline import INSIDE, RankLoad, inside_steps
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.stages import Stage
-from taccl_py.synthesis.sizes import apportion
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from taccl_py.synthesis.apportion import to_whole
 from taccl_py.synthesis.bounds.net import FloatArray, Net
 from taccl_py.synthesis.matching.params import PARAMS
 from taccl_py.synthesis.symmetry import IntArray
@@ -68,7 +69,7 @@ class OwnerShards:
         ends = np.linspace(0, chunks, len(rails) + 1).astype(np.int64)
         for rail, size in zip(rails, np.diff(ends).tolist(), strict=True):
             own = _own_shards(share[list(rail)], rate[list(rail)], len(members), size / chunks)
-            owned[list(rail)] = in_proportion(own, size)
+            owned[list(rail)] = to_whole((own / own.sum() * size).tolist(), size)
         # A rail without an owner would be a rail of no chunks.
         kept = tuple(tuple(rank for rank in rail if owned[rank]) for rail in rails)
         kept = tuple(rail for rail in kept if rail)
@@ -118,15 +119,6 @@ def _distinct(net: Net, resource: IntArray, ends: IntArray) -> IntArray:
     first = np.flatnonzero(np.diff(pairs, prepend=-1))
     found: IntArray = np.bincount(pairs[first] // net.num_ranks, minlength=len(net.alpha_us))
     return found
-
-
-def in_proportion(weights: FloatArray, total: int) -> IntArray:
-    """Whole numbers of this sum that are nearest to the ratio of the weights."""
-    exact = weights / weights.sum() * total
-    counts: IntArray = np.floor(exact).astype(np.int64)
-    order = np.argsort(counts - exact, kind="stable")
-    counts[order[: total - int(counts.sum())]] += 1
-    return counts
 
 
 def _own_shards(share: FloatArray, rate: FloatArray, num_nodes: int, total: float) -> FloatArray:

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from taccl_py.synthesis.apportion import apportion
 from taccl_py.synthesis.engine import Demand
-from taccl_py.synthesis.sizes import apportion
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.order import OrderChoice, left_shifted
 from taccl_py.synthesis.trees.packing import hops_from

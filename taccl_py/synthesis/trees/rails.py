@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.solvers.limits import Over
+from taccl_py.synthesis.apportion import apportion
 from taccl_py.synthesis.problem import Problem
-from taccl_py.synthesis.sizes import apportion
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, climb, list_schedule
 from taccl_py.synthesis.trees.packing import TreeFinder

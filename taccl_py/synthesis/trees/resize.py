@@ -11,7 +11,8 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.sizes import Chains, MessageTime, PortTurn, apportion, best_sizes, undominated
+from taccl_py.synthesis.apportion import apportion
+from taccl_py.synthesis.sizes import Chains, MessageTime, PortTurn, best_sizes, undominated
 from taccl_py.synthesis.trees.order import OrderChoice, PieceCosts, TreeMessage, left_shifted
 from taccl_py.synthesis.trees.params import PARAMS
 from taccl_py.synthesis.trees.transfers import PieceTransfer

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl_py.solvers.limits import Over
+from taccl_py.synthesis.apportion import to_whole
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.packing import Packing, SpanningTree, dive
@@ -103,15 +104,12 @@ def _balanced(
 
 
 def _nearest(network: CapacityNetwork, packing: Packing, parts: int) -> list[SpanningTree]:
-    """Largest remainder."""
+    """Trees of the packing, each as often as its amount says nearly."""
     trees = []
     for root in range(len(network.roots)):
         own = [i for i, tree in enumerate(packing.trees) if tree.root == root]
         wanted = packing.amounts[own] / packing.amounts[own].sum() * parts
-        count = np.floor(wanted + RELATIVE).astype(int)
-        rest = np.argsort(count - wanted, kind="stable")[: parts - int(count.sum())]
-        count[rest] += 1
-        for i, times in zip(own, count.tolist(), strict=True):
+        for i, times in zip(own, to_whole(wanted.tolist(), parts), strict=True):
             trees += [packing.trees[i]] * times
     return trees
 

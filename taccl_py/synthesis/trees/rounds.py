@@ -18,7 +18,7 @@ import numpy as np
 from taccl_py.runtimes import MAX_XML_NODES
 from taccl_py.solvers.cp_sat import import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.sizes import apportion
+from taccl_py.synthesis.apportion import apportion
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.order import MessageCost, OrderChoice, PieceCosts, TreeMessage, left_shifted
 from taccl_py.synthesis.trees.params import PARAMS

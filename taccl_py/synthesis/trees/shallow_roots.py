@@ -17,8 +17,8 @@ import numpy as np
 
 from taccl_py.solvers.cp_sat import SolverOutcome, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.apportion import apportion
 from taccl_py.synthesis.bounds.roots import RootParts, RootTrees
-from taccl_py.synthesis.sizes import apportion
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.order import PieceCosts
 from taccl_py.synthesis.trees.packing import Packing

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from taccl_py.solvers.limits import Over
-from taccl_py.synthesis.sizes import apportion
+from taccl_py.synthesis.apportion import apportion
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, climb, list_schedule
 from taccl_py.synthesis.trees.params import PARAMS

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from taccl_py.runtimes import MAX_XML_NODES
+from taccl_py.synthesis.apportion import apportion
 from taccl_py.synthesis.bounds.roots import RootParts
 from taccl_py.synthesis.engine import Demand
-from taccl_py.synthesis.sizes import apportion
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, TreePlan
 from taccl_py.synthesis.trees.params import PARAMS

@@ -12,7 +12,7 @@ from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.matching.dispatch import Barrier, QueuedMessage, dispatch
 from taccl_py.synthesis.matching.engine import synthesize_greedy
-from taccl_py.synthesis.matching.owner_shards import OwnerShards, gate_rates, in_proportion
+from taccl_py.synthesis.matching.owner_shards import OwnerShards, gate_rates
 from taccl_py.synthesis.matching.owners import owner_schedule
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.degrade import Degradation, SlowPort, degraded
@@ -46,11 +46,6 @@ def test_a_node_that_needs_all_its_time_for_its_own_data_owns_nothing():
     shares = OwnerShards.of(single_ranks(1.0, 1.0, 1.0, 0.5), 30)
     assert shares.owned.tolist() == [10, 10, 10, 0]
     assert shares.rails == ((0, 1, 2),)
-
-
-def test_whole_shares_are_the_nearest_ones():
-    assert in_proportion(np.array([1.0, 1.0, 1.0]), 7).tolist() == [3, 2, 2]
-    assert in_proportion(np.array([0.0, 3.0, 1.0]), 8).tolist() == [0, 6, 2]
 
 
 def test_ranks_behind_one_nic_share_its_bandwidth():
