@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from taccl_py.arrays import FloatArray, IntArray
 from taccl_py.baselines.nccl_time import AlgorithmRun, NcclMachine, NcclTimes, runs_of, with_processes
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
@@ -22,7 +22,7 @@ from taccl_py.measure.nccl_tests import Log
 from taccl_py.profiles.files import profile_from_json, profile_to_json
 from taccl_py.profiles.model import RuntimeProfile
 
-Floats = NDArray[np.float64]
+Floats = FloatArray
 
 SCALES = ("launch and near hops", "far hops", "threadblocks", "links")
 FITTED_TO_LOG = "scaled to a log of NCCL itself on this machine"
@@ -131,7 +131,7 @@ class _System:
     """
 
     def __init__(
-        self, latency_us: Floats, constant_us: Floats, loads_us: Floats, rates: Floats, owner: NDArray[np.int64]
+        self, latency_us: Floats, constant_us: Floats, loads_us: Floats, rates: Floats, owner: IntArray
     ) -> None:  # fmt: skip
         self._latency_us, self._constant_us, self._loads_us, self._rates = latency_us, constant_us, loads_us, rates
         self._first = np.flatnonzero(np.diff(owner, prepend=-1))

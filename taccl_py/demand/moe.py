@@ -12,15 +12,15 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from taccl_py.arrays import IntArray
 from taccl_py.demand.counts import read_rows
 from taccl_py.demand.model import DTYPES, ChunkPlace, DataChunk, DataDemand, dtype_named
 from taccl_py.demand.variable import ExpertExchange
 from taccl_py.errors import InputError
 from taccl_py.units import MAX_CHUNK_COPIES
 
-Routing = NDArray[np.int64]
+Routing = IntArray
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from taccl_py.arrays import FloatArray
 from taccl_py.errors import InputError
 from taccl_py.measure.samples import Sample
 from taccl_py.units import format_count
-
-FloatArray = NDArray[np.float64]
 
 _OUTLIER = 5.0
 _LEAST_DEVIATION = 0.01  # of clocks and rounding; a smaller deviation makes no outlier

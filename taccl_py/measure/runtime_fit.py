@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from taccl_py.arrays import FloatArray
 from taccl_py.errors import InputError
 from taccl_py.lowering.program import Op, Program
 from taccl_py.profiles.catalog import AUTO, load_profile, select_profile
@@ -26,8 +26,6 @@ from taccl_py.profiles.model import Figure, RuntimeProfile, UsableShare
 from taccl_py.profiles.view import is_far
 from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.topology.model import Medium, Topology
-
-FloatArray = NDArray[np.float64]
 
 _HUBER = 0.05  # relative error above which a row counts less
 # Deviations of the logarithm of a value from that of the starting profile before any row is seen: builds differ most in launch, machines

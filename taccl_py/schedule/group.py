@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from taccl_py.arrays import BoolArray, IntArray
 from taccl_py.collective import Collective, Kind, busbw_factor
 from taccl_py.errors import InputError
 from taccl_py.schedule.ir import Message, Origin, Schedule, sort_messages
 from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology
-from taccl_py.topology.translations import IntArray, Translations
+from taccl_py.topology.translations import Translations
 from taccl_py.units import algbw_gbps
 
 # Messages beyond which the expanded form would not fit into the memory of an ordinary machine.
@@ -181,7 +181,7 @@ class GroupSchedule:
         return bool(self._followed[first:last].all())
 
     @cached_property
-    def _followed(self) -> NDArray[np.bool_]:
+    def _followed(self) -> BoolArray:
         """Mask of the ranks that every translation takes, with the next rank, to neighbours in the same order."""
         role = self._translations.role
         torn = np.zeros(len(role), dtype=np.bool_)

@@ -15,15 +15,14 @@ from itertools import chain, groupby, islice, pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from taccl_py.arrays import IntArray
 from taccl_py.collective import Address, Buffer, Collective, Kind
 from taccl_py.pickles import pickled_by_fields
 from taccl_py.schedule.ir import block_borders
 from taccl_py.topology.model import Topology
 
 Scratch = tuple[tuple[int, ...], ...]
-IntArray = NDArray[np.int64]
 # Places as numbers, in the order of addresses: neighbours differ by 1, and no buffer or group reaches into the next one.
 _FIRST_CELL = {buffer: number << 31 for number, buffer in enumerate(sorted(Buffer))}
 _STRIDE = len(_FIRST_CELL) << 31

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from taccl_py.arrays import FloatArray, IntArray
 from taccl_py.solvers.limits import Limits
-from taccl_py.solvers.sparse import Coefficients, FloatArray, IntArray, SparseProgram
+from taccl_py.solvers.sparse import Coefficients, SparseProgram
 
 _Hashes = NDArray[np.uint64]
 

@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from taccl_py.arrays import FloatArray
 from taccl_py.solvers.counted import new_highs, optimum
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

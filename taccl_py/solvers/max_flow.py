@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from taccl_py.arrays import BoolArray, FloatArray, IntArray
 from taccl_py.errors import import_package
 
 # Capacities become whole numbers: the supply is this many units.
@@ -27,12 +27,10 @@ class MinCut:
     """
 
     flow: float
-    near: NDArray[np.bool_]
+    near: BoolArray
 
 
-def min_cut(
-    tail: NDArray[np.int64], head: NDArray[np.int64], capacity: NDArray[np.float64], source: int, sink: int
-) -> MinCut:
+def min_cut(tail: IntArray, head: IntArray, capacity: FloatArray, source: int, sink: int) -> MinCut:
     """Separate the sink from the source.
 
     Parameters
@@ -76,7 +74,7 @@ class FlowNetwork:
 
     UNLIMITED = 1 << 40
 
-    def __init__(self, tail: NDArray[np.int64], head: NDArray[np.int64], capacity: NDArray[np.int64]) -> None:
+    def __init__(self, tail: IntArray, head: IntArray, capacity: IntArray) -> None:
         self._solver = _solver(tail, head, capacity)
 
     def limit(self, arc: int, capacity: int) -> None:
@@ -89,7 +87,7 @@ class FlowNetwork:
         return int(self._solver.optimal_flow())
 
 
-def _solver(tail: NDArray[np.int64], head: NDArray[np.int64], capacity: NDArray[np.int64]) -> Any:
+def _solver(tail: IntArray, head: IntArray, capacity: IntArray) -> Any:
     network = import_package("ortools.graph.python.max_flow", "OR-tools", "pip install ortools").SimpleMaxFlow()
     network.add_arcs_with_capacity(tail.astype(np.int32), head.astype(np.int32), capacity)
     return network

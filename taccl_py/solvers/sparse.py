@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from taccl_py.arrays import FloatArray, IntArray
 from taccl_py.solvers.counted import new_highs
 from taccl_py.solvers.limits import Limits, run_interruptibly
 from taccl_py.work import RATES, count_work
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # From this many columns on, interior points with crossover beat the simplex method by far.
 _MANY_COLUMNS = 5_000

@@ -6,8 +6,8 @@ from itertools import chain, pairwise
 
 import numpy as np
 
-from taccl_py.synthesis.distances import FloatArray, distances
-from taccl_py.synthesis.symmetry import IntArray
+from taccl_py.arrays import FloatArray, IntArray
+from taccl_py.synthesis.distances import distances
 
 
 def cheapest_arborescence(count: int, tail: IntArray, head: IntArray, cost: FloatArray, root: int) -> IntArray | None:

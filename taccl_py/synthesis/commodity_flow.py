@@ -15,18 +15,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from taccl_py.arrays import BoolArray, FloatArray, IntArray
 from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.sparse import Coefficients, Optimum, SparseProgram
 from taccl_py.synthesis.problem import Problem
-from taccl_py.synthesis.symmetry import Generator, IntArray, orbits_of_ranks, orbits_of_resources
+from taccl_py.synthesis.symmetry import Generator, orbits_of_ranks, orbits_of_resources
 from taccl_py.tolerances import LP_GAP, RELATIVE
 from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class Commodities:
     topology: Topology
     generators: tuple[Generator, ...]
     wanted_mb: FloatArray
-    permitted: NDArray[np.bool_]
+    permitted: BoolArray
 
     @staticmethod
     def of(problem: Problem) -> Commodities:

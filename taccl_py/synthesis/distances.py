@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from taccl_py.synthesis.symmetry import IntArray
-
-FloatArray = NDArray[np.float64]
+from taccl_py.arrays import FloatArray, IntArray
 
 
 def distances(

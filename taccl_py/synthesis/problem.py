@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import numpy as np
-from numpy.typing import NDArray
-
+from taccl_py.arrays import BoolArray
 from taccl_py.collective import Collective
 from taccl_py.errors import InputError
 from taccl_py.runtimes import MAX_COUNT
@@ -63,8 +61,8 @@ class Problem:
     traffic: ChunkTraffic
     sketch: Sketch | None
     chunk_bytes: float
-    permitted: NDArray[np.bool_]
-    allowed: NDArray[np.bool_]
+    permitted: BoolArray
+    allowed: BoolArray
     generators: tuple[Generator, ...]
     narrowed: bool
     message_chunks: int = MAX_COUNT

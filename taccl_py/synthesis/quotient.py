@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from taccl_py.arrays import BoolArray, IntArray
 from taccl_py.synthesis.problem import Problem
-from taccl_py.synthesis.symmetry import IntArray, orbit_labels, orbits_of_resources
+from taccl_py.synthesis.symmetry import orbit_labels, orbits_of_resources
 from taccl_py.topology.ends import ends_of
 
 
@@ -46,8 +46,8 @@ class Quotient:
     """
 
     problem: Problem
-    source: NDArray[np.bool_]
-    required: NDArray[np.bool_]
+    source: BoolArray
+    required: BoolArray
     tail: IntArray
     head: IntArray
     link: IntArray
@@ -105,7 +105,7 @@ def _free_of_conflicts(problem: Problem, chunk: IntArray, link: IntArray, labels
     return np.flatnonzero(~np.isin(labels, bad_labels))
 
 
-def _repeated(labels: IntArray, values: IntArray, size: int) -> NDArray[np.bool_]:
+def _repeated(labels: IntArray, values: IntArray, size: int) -> BoolArray:
     """Mask of the entries whose (label, value) occurs more than once."""
     if not size:
         return np.zeros(0, dtype=bool)

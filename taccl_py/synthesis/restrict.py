@@ -9,14 +9,14 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from taccl_py.arrays import BoolArray, IntArray
 from taccl_py.errors import Infeasible
 from taccl_py.sketch.model import Sketch
 from taccl_py.synthesis.traffic import ChunkTraffic
 from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology
 
-Mask = NDArray[np.bool_]
-IntArray = NDArray[np.int64]
+Mask = BoolArray
 # Of every chunk at every rank and on every link; sums of several fit.
 Hops = NDArray[np.int32]
 

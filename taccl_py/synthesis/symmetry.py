@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from taccl_py.arrays import BoolArray, IntArray
 from taccl_py.collective import Collective
-from taccl_py.topology.automorphism import IntArray as IntArray  # engines count in it
 from taccl_py.topology.automorphism import image_of_links
 from taccl_py.topology.model import Topology
 
@@ -33,7 +32,7 @@ class Generator:
 
 
 def make_generator(
-    topology: Topology, collective: Collective, allowed: NDArray[np.bool_], image: tuple[int, ...]
+    topology: Topology, collective: Collective, allowed: BoolArray, image: tuple[int, ...]
 ) -> Generator | str:
     """Verify one generator.
 

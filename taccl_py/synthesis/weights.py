@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from taccl_py.arrays import FloatArray
 from taccl_py.solvers.limits import Limits
-from taccl_py.solvers.sparse import FloatArray, SparseProgram
+from taccl_py.solvers.sparse import SparseProgram
 from taccl_py.synthesis.sizes import ConstraintRows
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from taccl_py.arrays import IntArray
 from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology
-
-IntArray = NDArray[np.int64]
 
 
 class LinkImages:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from taccl_py.arrays import IntArray
 from taccl_py.topology.model import Link
-
-IntArray = NDArray[np.int64]
 
 
 def ends_of(links: Sequence[Link]) -> tuple[IntArray, IntArray]:

@@ -24,7 +24,7 @@ from taccl_py.topology.template import Side
 from taccl_py.units import natural_key
 
 if TYPE_CHECKING:
-    from taccl_py.topology.automorphism import IntArray
+    from taccl_py.arrays import IntArray
 
 _OF_NODE = re.compile(r"node ([0-9]+) ")
 _SIDES = tuple(f" {side}" for side in Side)

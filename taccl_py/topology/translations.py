@@ -17,12 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from taccl_py.arrays import IntArray
 from taccl_py.topology.automorphism import LinkImages
 from taccl_py.topology.model import Topology
-
-IntArray = NDArray[np.int64]
 
 # Entries of the table of coordinates; generators that are no basis make it larger than the number of ranks.
 _MOST_ENTRIES = 1 << 24

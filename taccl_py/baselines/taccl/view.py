@@ -13,8 +13,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from taccl_py.arrays import BoolArray
 from taccl_py.collective import Collective
 from taccl_py.errors import Infeasible
 from taccl_py.sketch.model import Sketch, Strategy
@@ -180,12 +180,12 @@ def _ports(view: TacclView, link: int) -> tuple[int, ...]:
     return view.topology.links[link].ports if takes_turns else ()
 
 
-def _on_shortest_paths(problem: Problem) -> NDArray[np.bool_]:
+def _on_shortest_paths(problem: Problem) -> BoolArray:
     """Links between ranks that lie on some path of the fewest permitted links, [chunk, link]; all where many want a chunk."""
     reach = RestrictionArrays.of(problem.topology, problem.collective)
     hops, onward = reach.hops_from_source(problem.permitted), reach.hops_to_wanted(problem.permitted)
     fewest = np.where(reach.wanted, hops, 0).max(axis=1)[:, None]
-    near: NDArray[np.bool_] = np.zeros_like(reach.wanted)
+    near: BoolArray = np.zeros_like(reach.wanted)
     near[hops + onward == fewest] = True
     near[reach.wanted.sum(axis=1) > 1] = True
     useful = np.asarray(reach.wanted.any(axis=1), dtype=bool)[:, None] & (reach.dst[None, :] != reach.source[:, None])

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from taccl_py.arrays import BoolArray, FloatArray, IntArray
 from taccl_py.synthesis.bounds.bound import Bound
-from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Net
-from taccl_py.synthesis.symmetry import IntArray
+from taccl_py.synthesis.bounds.net import Net
 from taccl_py.units import BYTES_PER_MB
 
 # Share by which rounding must not lift a bound above what is true.

@@ -28,13 +28,13 @@ from itertools import zip_longest
 
 import numpy as np
 
+from taccl_py.arrays import FloatArray, IntArray
 from taccl_py.collective import Kind
 from taccl_py.synthesis.bounds.bound import Bound
 from taccl_py.synthesis.bounds.ends import EarliestMoment, Ends, PortPair
 from taccl_py.synthesis.bounds.growth import Classes, fits, node_classes
-from taccl_py.synthesis.bounds.net import FloatArray, Net, OrbitMembers
+from taccl_py.synthesis.bounds.net import Net, OrbitMembers
 from taccl_py.synthesis.bounds.spread import links_by_port
-from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.units import BYTES_PER_MB
 
 _KINDS = (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE, Kind.ALLTOALL)

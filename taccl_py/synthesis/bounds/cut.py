@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from taccl_py.arrays import BoolArray, FloatArray, IntArray
 from taccl_py.solvers.max_flow import min_cut
-from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Net
-from taccl_py.synthesis.symmetry import IntArray
+from taccl_py.synthesis.bounds.net import Net
 
 # Flow that falls short by less than this share is rounding.
 _SHORT = 1e-9

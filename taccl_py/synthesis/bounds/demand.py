@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from taccl_py.arrays import BoolArray, FloatArray, IntArray
 from taccl_py.collective import ROOTED, Collective, Kind
 from taccl_py.errors import Infeasible, InputError
 from taccl_py.solvers.limits import Limits, Over, never, until
@@ -38,11 +39,10 @@ from taccl_py.synthesis.bounds.growth import growth_bound
 from taccl_py.synthesis.bounds.handout import Handout, handouts, rooted_handouts
 from taccl_py.synthesis.bounds.in_network import helpful_switches, keeps_apart, without_messages
 from taccl_py.synthesis.bounds.loads import LoadBound, copy_loads, sum_loads
-from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Net, OrbitMembers
+from taccl_py.synthesis.bounds.net import Net, OrbitMembers
 from taccl_py.synthesis.bounds.relays import relay_bound
 from taccl_py.synthesis.bounds.roots import pack_roots
 from taccl_py.synthesis.bounds.spread import distance_bound, fan_out_bound, told_after_first
-from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.topology.model import Switch, Topology
 from taccl_py.units import format_count, format_ranks
 

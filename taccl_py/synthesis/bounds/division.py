@@ -16,9 +16,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from taccl_py.arrays import FloatArray, IntArray
 from taccl_py.solvers.columns import ColumnProgram
-from taccl_py.synthesis.bounds.net import FloatArray, Net, OrbitMembers
-from taccl_py.synthesis.symmetry import IntArray
+from taccl_py.synthesis.bounds.net import Net, OrbitMembers
 
 # Trees for prices that follow the loads of those before, and how steeply they follow them.
 _FIRST_TREES, _STEEPNESS = 50, 20.0

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from taccl_py.arrays import BoolArray, FloatArray, IntArray
 from taccl_py.synthesis.bounds.cut import CutFinder
-from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Net
-from taccl_py.synthesis.symmetry import IntArray
+from taccl_py.synthesis.bounds.net import Net
 
 
 @dataclass(frozen=True, slots=True)

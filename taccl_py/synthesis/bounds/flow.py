@@ -16,14 +16,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from taccl_py.arrays import BoolArray, FloatArray, IntArray
 from taccl_py.collective import Kind
 from taccl_py.solvers.columns import ColumnProgram
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds.bound import Bound
 from taccl_py.synthesis.bounds.charge import Charge, idle_times
-from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Net, OrbitImage, OrbitMembers
+from taccl_py.synthesis.bounds.net import Net, OrbitImage, OrbitMembers
 from taccl_py.synthesis.problem import Problem
-from taccl_py.synthesis.symmetry import IntArray
 
 _REASON = "bandwidth: the flow of everything from everyone to everyone over all links and ports"
 # Pairs of a source and a link, summed over all rounds, that are looked at; a round costs about a microsecond for each.

@@ -27,9 +27,8 @@ from itertools import count as counting
 
 import numpy as np
 
+from taccl_py.arrays import FloatArray, IntArray
 from taccl_py.synthesis.arborescence import cheapest_arborescence
-from taccl_py.synthesis.bounds.net import FloatArray
-from taccl_py.synthesis.symmetry import IntArray
 
 # Costs below this part of the largest count as none.
 _FREE = 1e-9

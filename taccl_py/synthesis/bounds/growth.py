@@ -18,6 +18,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from taccl_py.arrays import IntArray
 from taccl_py.synthesis.bounds.bound import Bound, best_of
 from taccl_py.synthesis.bounds.net import Net
 from taccl_py.synthesis.bounds.spread import (
@@ -28,7 +29,6 @@ from taccl_py.synthesis.bounds.spread import (
     links_by_port,
     profiles_by,
 )
-from taccl_py.synthesis.symmetry import IntArray
 
 # Larger machines are left to the coarser bounds, which are nearly as good where bandwidth counts.
 _MOST_LINKS, _MOST_NODES = 70_000, 64

@@ -41,15 +41,15 @@ from itertools import zip_longest
 
 import numpy as np
 
+from taccl_py.arrays import BoolArray, FloatArray, IntArray
 from taccl_py.collective import Kind
 from taccl_py.solvers.columns import ColumnProgram
 from taccl_py.synthesis.bounds.bound import Bound
 from taccl_py.synthesis.bounds.crossing import Gate, NodeClasses, earliest
 from taccl_py.synthesis.bounds.cut import CutFinder
 from taccl_py.synthesis.bounds.knowledge import Hub, size_within
-from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, OrbitMembers
+from taccl_py.synthesis.bounds.net import OrbitMembers
 from taccl_py.synthesis.bounds.senders import RootPath, senders_of
-from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.units import BYTES_PER_MB
 
 # Chains of messages until when an average must have been found by which a time is too short.

@@ -14,9 +14,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from taccl_py.arrays import BoolArray, IntArray
 from taccl_py.collective import Kind
-from taccl_py.synthesis.bounds.net import BoolArray, Net
-from taccl_py.synthesis.symmetry import IntArray
+from taccl_py.synthesis.bounds.net import Net
 from taccl_py.topology.model import Switch, Topology
 
 _MULTICAST = frozenset({Kind.ALLGATHER, Kind.BROADCAST, Kind.ALLREDUCE})

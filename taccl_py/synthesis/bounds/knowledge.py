@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from taccl_py.arrays import FloatArray
 from taccl_py.synthesis.bounds.crossing import Gate
-from taccl_py.synthesis.bounds.net import FloatArray
 
 # Cells between moments after which what comes into a node is followed.
 _STRIDE = 3

@@ -30,12 +30,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from taccl_py.arrays import BoolArray, FloatArray, IntArray
 from taccl_py.solvers.max_flow import min_cut
 from taccl_py.solvers.rows import RowProgram, RowSolution
 from taccl_py.solvers.sparse import Coefficients
-from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Net, OrbitMembers
+from taccl_py.synthesis.bounds.net import Net, OrbitMembers
 from taccl_py.synthesis.bounds.partition import narrowest_partition
-from taccl_py.synthesis.symmetry import IntArray
 
 # Orbits of links beyond which the program takes long, arcs of all maximum flows of one round (of more sinks some are left out), and
 # links times ranks beyond which no division is looked for. All are of size, so that the bound is the same everywhere.

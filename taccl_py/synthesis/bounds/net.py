@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from taccl_py.arrays import BoolArray, FloatArray, IntArray
 from taccl_py.synthesis.symmetry import orbit_labels
-from taccl_py.topology.automorphism import IntArray, LinkImages
+from taccl_py.topology.automorphism import LinkImages
 from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)

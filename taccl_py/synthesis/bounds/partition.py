@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from taccl_py.arrays import FloatArray, IntArray
 from taccl_py.solvers.max_flow import min_cut
-from taccl_py.synthesis.bounds.net import FloatArray
-from taccl_py.synthesis.symmetry import IntArray
 
 
 def narrowest_partition(

@@ -13,7 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
-from taccl_py.synthesis.bounds.net import FloatArray, Net
+from taccl_py.arrays import FloatArray
+from taccl_py.synthesis.bounds.net import Net
 from taccl_py.synthesis.models.relay_cover import Relay, RelayCover
 from taccl_py.topology.model import Topology
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from taccl_py.arrays import FloatArray, IntArray
 from taccl_py.solvers.columns import ColumnProgram
 from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.arborescence import ShortArborescences, cheapest_arborescence
 from taccl_py.synthesis.bounds.gossip import least_gossip_cost
 from taccl_py.synthesis.bounds.loads import LoadBound
-from taccl_py.synthesis.bounds.net import FloatArray, Net, OrbitMembers
-from taccl_py.synthesis.symmetry import IntArray
+from taccl_py.synthesis.bounds.net import Net, OrbitMembers
 from taccl_py.work import count_work
 
 # Links times roots up to which the program is solved, columns of one round, rounds, and links of all trees that are looked for, about

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from taccl_py.arrays import FloatArray
 from taccl_py.synthesis.bounds.crossing import Gate, NodeClasses
 from taccl_py.synthesis.bounds.cut import CutFinder
 from taccl_py.synthesis.bounds.ends import Carriage
-from taccl_py.synthesis.bounds.net import FloatArray
 from taccl_py.synthesis.bounds.spread import links_by_port
 
 

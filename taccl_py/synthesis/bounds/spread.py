@@ -14,9 +14,9 @@ from itertools import zip_longest
 
 import numpy as np
 
+from taccl_py.arrays import BoolArray, IntArray
 from taccl_py.synthesis.bounds.bound import Bound, best_of
-from taccl_py.synthesis.bounds.net import BoolArray, Net
-from taccl_py.synthesis.symmetry import IntArray
+from taccl_py.synthesis.bounds.net import Net
 
 # Times after which a rank or node, from when it knows something, has told its first, second, ... other one.
 Profile = tuple[float, ...]

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from taccl_py.arrays import BoolArray, FloatArray, IntArray
 from taccl_py.demand import DataDemand
 from taccl_py.errors import Infeasible
 from taccl_py.solvers.columns import ColumnProgram
@@ -24,13 +25,12 @@ from taccl_py.solvers.limits import Over, never
 from taccl_py.synthesis.arborescence import cheapest_arborescence
 from taccl_py.synthesis.bounds.bound import Bound
 from taccl_py.synthesis.bounds.charge import Charge, idle_times
-from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Net
+from taccl_py.synthesis.bounds.net import Net
 from taccl_py.synthesis.demands.classes import ChunkClass, Part, cut_stream
 from taccl_py.synthesis.demands.params import PARAMS
 from taccl_py.synthesis.demands.plan import RoutedPiece
 from taccl_py.synthesis.demands.trees import TreeBuilder, TreeEdge, TreePrices
 from taccl_py.synthesis.distances import distances
-from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.tolerances import LEAST_AMOUNT, LP_GAP
 from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology

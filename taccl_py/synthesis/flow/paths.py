@@ -12,20 +12,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from taccl_py.arrays import BoolArray, FloatArray, IntArray
 from taccl_py.errors import LimitReached
 from taccl_py.synthesis.commodity_flow import CommodityFlow
 from taccl_py.synthesis.distances import distances
 from taccl_py.synthesis.flow.params import PARAMS
 from taccl_py.synthesis.problem import Problem
-from taccl_py.synthesis.symmetry import IntArray, orbit_labels
+from taccl_py.synthesis.symmetry import orbit_labels
 from taccl_py.tolerances import ROUNDED
 from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +117,7 @@ def _decompose(problem: Problem, flow_mb: FloatArray, chunks: list[int]) -> dict
     return found
 
 
-def _fewest_hops(topology: Topology, usable: NDArray[np.bool_], source: int, sink: int) -> tuple[int, ...] | None:
+def _fewest_hops(topology: Topology, usable: BoolArray, source: int, sink: int) -> tuple[int, ...] | None:
     via = {source: -1}
     queue = deque([source])
     while queue and sink not in via:

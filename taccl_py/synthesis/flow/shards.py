@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from taccl_py.arrays import BoolArray, IntArray
 from taccl_py.synthesis.distances import distances
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.flow.paths import FlowPair
 from taccl_py.synthesis.flow.rounding import Routing
 from taccl_py.synthesis.problem import Problem
-from taccl_py.synthesis.symmetry import Generator, IntArray, orbit_labels, orbits_of_ranks
+from taccl_py.synthesis.symmetry import Generator, orbit_labels, orbits_of_ranks
 from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology
 
@@ -55,7 +55,7 @@ def with_rails(problem: Problem) -> Problem | None:
     return _narrowed(problem, inside[None, :] | (used[None, :] & ~by_itself))
 
 
-def _narrowed(problem: Problem, kept: NDArray[np.bool_]) -> Problem | None:
+def _narrowed(problem: Problem, kept: BoolArray) -> Problem | None:
     permitted = problem.permitted & kept
     if np.array_equal(permitted, problem.permitted):
         return None
@@ -67,7 +67,7 @@ def _narrowed(problem: Problem, kept: NDArray[np.bool_]) -> Problem | None:
     return _with_free_symmetry(replace(problem, permitted=permitted))
 
 
-def _owners_links(topology: Topology) -> NDArray[np.bool_]:
+def _owners_links(topology: Topology) -> BoolArray:
     """Links all of whose ports are used by their first rank: of the senders, or of the receivers where those are fewer."""
     senders: list[set[int]] = [set() for _ in topology.ports]
     receivers: list[set[int]] = [set() for _ in topology.ports]
@@ -129,7 +129,7 @@ def in_parts(problem: Problem, pairs: tuple[FlowPair, ...], routing: Routing) ->
         allowed[new] = True
         images = [g.chunk[new // links] * links + g.link[new % links] for g in generators]
         new = np.unique(np.concatenate([image[~allowed[image]] for image in images])) if images else new[:0]
-    permitted: NDArray[np.bool_] = np.repeat(problem.permitted, parts, axis=0)
+    permitted: BoolArray = np.repeat(problem.permitted, parts, axis=0)
     return replace(
         problem, traffic=collective, chunk_bytes=problem.chunk_bytes / parts, generators=generators,
         permitted=permitted, allowed=allowed.reshape(permitted.shape),

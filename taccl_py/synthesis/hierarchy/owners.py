@@ -16,9 +16,10 @@ from operator import attrgetter
 
 import numpy as np
 
+from taccl_py.arrays import FloatArray
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.apportion import apportion
-from taccl_py.synthesis.bounds.net import FloatArray, Net
+from taccl_py.synthesis.bounds.net import Net
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.hierarchy.cluster import ranks_of_places
 from taccl_py.synthesis.hierarchy.params import PARAMS

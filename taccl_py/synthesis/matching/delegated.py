@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
+from taccl_py.arrays import IntArray
 from taccl_py.schedule.group import GroupSchedule
 from taccl_py.schedule.ir import Message
 from taccl_py.synthesis.engine import Demand
@@ -15,7 +16,6 @@ from taccl_py.synthesis.hierarchy.params import PARAMS as HIERARCHY_PARAMS
 from taccl_py.synthesis.hierarchy.relays import node_turns
 from taccl_py.synthesis.matching.fabric import resource_orbits
 from taccl_py.synthesis.matching.params import PARAMS
-from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.templates.messages import TemplateMessages, as_untimed, cut
 from taccl_py.synthesis.templates.packing import most_packed
 from taccl_py.synthesis.templates.site import TemplateSite

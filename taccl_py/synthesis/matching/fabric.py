@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from taccl_py.arrays import IntArray
 from taccl_py.synthesis.distances import distances
-from taccl_py.synthesis.symmetry import IntArray, orbit_labels
+from taccl_py.synthesis.symmetry import orbit_labels
 from taccl_py.topology.automorphism import LinkImages
 from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology

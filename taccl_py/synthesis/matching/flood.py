@@ -16,16 +16,15 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from taccl_py.arrays import BoolArray, FloatArray, IntArray
 from taccl_py.schedule.ir import Message
 from taccl_py.synthesis.matching.fabric import Fabric
-from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.tolerances import RELATIVE
 from taccl_py.work import count_work
 
 _BITS = 64
 
 BitArray = NDArray[np.uint64]
-FloatArray = NDArray[np.float64]
 
 
 class ChunkPriority(StrEnum):
@@ -184,7 +183,7 @@ class _ChunkFlood:
         found: IntArray = rank.argmin(axis=1)
         return found
 
-    def _winners(self, links: IntArray, chunks: IntArray) -> NDArray[np.bool_]:
+    def _winners(self, links: IntArray, chunks: IntArray) -> BoolArray:
         """Links of which none shares a port with an earlier one, nor brings the same chunk to the same rank (or node)."""
         order = np.lexsort((self._random.random(len(links)), self._message_us[links]))
         turn = np.empty(len(links), dtype=np.int64)
@@ -223,7 +222,7 @@ class _ChunkFlood:
             self._arrivals[time_us] = []
             heapq.heappush(self._times, time_us)
 
-    def _is_worth(self, links: IntArray, now: float) -> NDArray[np.bool_]:
+    def _is_worth(self, links: IntArray, now: float) -> BoolArray:
         """Mask of the links that are worth using: faster links to the same rank would not bring all that it lacks sooner."""
         rivals = self._rivals[self._dst[links]]
         mine = self._message_us[links][:, None]
@@ -231,7 +230,7 @@ class _ChunkFlood:
         begin = np.append(self._free_us[self._claims].max(axis=1), 0.0)[rivals]
         span = np.maximum(now + mine - np.maximum(begin, now), 0.0)
         could = np.where(theirs < mine, np.floor(span / theirs * (1 + RELATIVE)), 0.0)
-        enough: NDArray[np.bool_] = could.sum(axis=1) < self._lacks[self._dst[links]]
+        enough: BoolArray = could.sum(axis=1) < self._lacks[self._dst[links]]
         return enough
 
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from taccl_py.arrays import FloatArray, IntArray
 from taccl_py.synthesis.apportion import to_whole
-from taccl_py.synthesis.bounds.net import FloatArray, Net
+from taccl_py.synthesis.bounds.net import Net
 from taccl_py.synthesis.matching.params import PARAMS
-from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.topology.model import Topology
 
 

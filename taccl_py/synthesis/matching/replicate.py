@@ -9,6 +9,7 @@ from itertools import combinations
 
 import numpy as np
 
+from taccl_py.arrays import IntArray
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
 from taccl_py.schedule.group import GROUP_KINDS, GroupSchedule
@@ -22,7 +23,6 @@ from taccl_py.synthesis.matching.fabric import Fabric, resource_orbits
 from taccl_py.synthesis.matching.growth import grow_trees
 from taccl_py.synthesis.matching.params import PARAMS
 from taccl_py.synthesis.matching.regrow import RegrowTask, regrown
-from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.tolerances import BOUND_REACHED
 from taccl_py.topology.automorphism import LinkImages
 from taccl_py.topology.model import Topology

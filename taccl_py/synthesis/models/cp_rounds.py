@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from taccl_py.arrays import IntArray
 from taccl_py.solvers.cp_sat import SolverOutcome, Status, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.distances import distances
 from taccl_py.synthesis.plan import OrbitMessage, Plan
 from taccl_py.synthesis.quotient import Quotient
-from taccl_py.synthesis.symmetry import IntArray
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
+from taccl_py.arrays import BoolArray
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
 from taccl_py.schedule.ir import Schedule
@@ -113,7 +111,7 @@ def _fitting(demand: Demand, plans: Iterable[TemplatePlan]) -> Iterator[_FittedT
 class _Permits:
     """Links that a sketch lets each chunk use; all of them without one."""
 
-    permitted: NDArray[np.bool_] | None
+    permitted: BoolArray | None
     own_first: bool
 
     @staticmethod

@@ -16,11 +16,11 @@ from functools import cached_property
 
 import numpy as np
 
+from taccl_py.arrays import FloatArray, IntArray
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.apportion import apportion
-from taccl_py.synthesis.bounds.net import FloatArray, Net
+from taccl_py.synthesis.bounds.net import Net
 from taccl_py.synthesis.engine import Demand
-from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplatePlan
 from taccl_py.synthesis.templates.params import PARAMS
 from taccl_py.synthesis.uneven import usable_counts

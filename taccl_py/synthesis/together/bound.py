@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from taccl_py.arrays import BoolArray, IntArray
 from taccl_py.demand import DataDemand
 from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.bounds.bound import best_of
 from taccl_py.synthesis.bounds.charge import Charge, idle_times
 from taccl_py.synthesis.bounds.cut import CutFinder
-from taccl_py.synthesis.bounds.net import BoolArray, Net
+from taccl_py.synthesis.bounds.net import Net
 from taccl_py.synthesis.demands import bound_of_demand
-from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.together.tasks import GroupTask
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB, format_count, format_size

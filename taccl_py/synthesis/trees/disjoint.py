@@ -17,9 +17,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from taccl_py.arrays import IntArray
 from taccl_py.solvers.limits import Over
 from taccl_py.solvers.max_flow import FlowNetwork
-from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.packing import SpanningTree
 from taccl_py.synthesis.trees.params import PARAMS

@@ -10,14 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from taccl_py.arrays import BoolArray, FloatArray, IntArray
 from taccl_py.synthesis.problem import Problem
-from taccl_py.synthesis.symmetry import Generator, IntArray, orbit_labels, orbits_of_ranks, orbits_of_resources
+from taccl_py.synthesis.symmetry import Generator, orbit_labels, orbits_of_ranks, orbits_of_resources
 from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class CapacityNetwork:
 
     problem: Problem
     roots: tuple[int, ...]
-    permitted: NDArray[np.bool_]
+    permitted: BoolArray
     images: IntArray
     src: IntArray
     dst: IntArray

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from taccl_py.arrays import FloatArray, IntArray
 from taccl_py.solvers.limits import Limits, Over
 from taccl_py.solvers.max_flow import min_cut
 from taccl_py.solvers.sparse import Coefficients, SparseProgram
-from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.trees.disjoint import grow
-from taccl_py.synthesis.trees.network import CapacityNetwork, FloatArray
+from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.packing import hops_from
 from taccl_py.synthesis.trees.params import PARAMS
 from taccl_py.synthesis.trees.rounding import TreeSet

@@ -15,19 +15,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from taccl_py.arrays import FloatArray, IntArray
 from taccl_py.solvers.columns import ColumnProgram, MasterSolution
 from taccl_py.solvers.limits import Over, never
 from taccl_py.synthesis.arborescence import cheapest_arborescence
 from taccl_py.synthesis.distances import distances
-from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.params import PARAMS
 from taccl_py.tolerances import LEAST_AMOUNT, LP_GAP
 from taccl_py.work import count_work
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.solvers.limits import Over
@@ -26,8 +25,6 @@ from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts
 from taccl_py.synthesis.trees.packing import TreeFinder
 from taccl_py.synthesis.trees.params import PARAMS
 from taccl_py.synthesis.trees.transfers import PieceTransfer, downwards
-
-FloatArray = NDArray[np.float64]
 
 _MOST_EXPONENT = 300.0
 # Stands where there is no link.

@@ -10,19 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from taccl_py.arrays import BoolArray, FloatArray, IntArray
 from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.apportion import to_whole
-from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.packing import Packing, SpanningTree, dive
 from taccl_py.synthesis.trees.params import PARAMS
 from taccl_py.tolerances import RELATIVE, ROUNDED
 from taccl_py.units import BYTES_PER_MB
 from taccl_py.work import count_work
-
-FloatArray = NDArray[np.float64]
 
 # A link that would outweigh everything has a penalty that is still a number.
 _MOST_EXPONENT = 600.0
@@ -183,7 +180,7 @@ class _RoundingSearch:
         below = self._below(tree, rank)
         return links[~below[self._network.src[links]]]
 
-    def _below(self, tree: int, rank: int) -> NDArray[np.bool_]:
+    def _below(self, tree: int, rank: int) -> BoolArray:
         """Mask of the ranks that hang below this one (or are it), [rank]."""
         links = self._link[tree]
         parent = np.where(links >= 0, self._network.src[links], np.arange(len(links)))
@@ -192,7 +189,7 @@ class _RoundingSearch:
             if np.array_equal(parent, above := parent[parent]):
                 break
             parent = above
-        below: NDArray[np.bool_] = parent == rank
+        below: BoolArray = parent == rank
         return below
 
     def _relieve(self, tree: int, rank: int, steepness: float) -> bool:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from taccl_py.arrays import BoolArray, FloatArray
 from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.distances import distances
 from taccl_py.synthesis.trees.network import CapacityNetwork
@@ -111,8 +111,6 @@ def _layered(network: CapacityNetwork, slack: float, piece_mb: float) -> Capacit
     return replace(network, permitted=permitted)
 
 
-def _distances(
-    network: CapacityNetwork, permitted: NDArray[np.bool_], root: int, length: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _distances(network: CapacityNetwork, permitted: BoolArray, root: int, length: FloatArray) -> FloatArray:
     """Shortest path from a root to every rank."""
     return distances(network.num_ranks, network.src[permitted], network.dst[permitted], [root], length[permitted])

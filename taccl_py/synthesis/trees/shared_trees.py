@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from taccl_py.arrays import BoolArray, FloatArray, IntArray
 from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.sparse import Coefficients, SparseProgram
 from taccl_py.synthesis.trees.network import CapacityNetwork
@@ -22,8 +22,6 @@ from taccl_py.synthesis.trees.packing import Packing, SpanningTree
 from taccl_py.synthesis.trees.params import PARAMS
 from taccl_py.synthesis.trees.transfers import downwards
 from taccl_py.tolerances import LEAST_AMOUNT
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -120,7 +118,7 @@ class SharedTreeSetFinder:
             number //= 2
         return None
 
-    def _solved(self, wish: Wish, chosen: NDArray[np.int64]) -> FloatArray | None:
+    def _solved(self, wish: Wish, chosen: IntArray) -> FloatArray | None:
         """Amounts of all trees when only those chosen may be used; None if there is no such packing, or no time is left.
 
         Columns are the trees, then what lacks at the beginning and at the end, for each full resource.
@@ -161,12 +159,12 @@ class SharedTreeSetFinder:
 class _Shape:
     """Properties of a tree: links that wait for no full link, links that no full link waits for, full links in a row."""
 
-    first: NDArray[np.int64]
-    last: NDArray[np.int64]
+    first: IntArray
+    last: IntArray
     depth: int
 
     @staticmethod
-    def of(network: CapacityNetwork, tree: SpanningTree, is_full: NDArray[np.bool_]) -> _Shape:
+    def of(network: CapacityNetwork, tree: SpanningTree, is_full: BoolArray) -> _Shape:
         order = downwards(network, tree.links.tolist(), network.roots[tree.root])
         above = {network.roots[tree.root]: 0}
         for link in order:
