@@ -17,10 +17,9 @@ from itertools import pairwise
 
 from taccl_py.demand import DataDemand
 from taccl_py.synthesis.demands.birkhoff import birkhoff
-from taccl_py.synthesis.demands.classes import ChunkClass, Part, cut_stream, settled
-from taccl_py.synthesis.demands.dispatch import PlannedMessage
+from taccl_py.synthesis.demands.classes import ChunkClass, Part, cut_stream
 from taccl_py.synthesis.demands.params import PARAMS
-from taccl_py.synthesis.demands.plan import DemandPlan
+from taccl_py.synthesis.demands.plan import DemandPlan, UnfinishedPlan
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
 
@@ -178,8 +177,8 @@ def balanced_plans(
     loads: defaultdict[tuple[int, int], list[_Load]] = defaultdict(list)
     for each in classes:
         source, target = each.terms[0][0], each.wants[0]
-        parts = tuple((chunk, 0, demand.chunks[chunk].size_bytes) for chunk in each.chunks)
-        loads[topology.node_of[source], topology.node_of[target]].append(_Load(source, target, parts, each.size_bytes))
+        load = _Load(source, target, each.parts(demand), each.size_bytes)
+        loads[topology.node_of[source], topology.node_of[target]].append(load)
     if all(a == b for a, b in loads):
         return
     sizes = {pair: sum(load.size_bytes for load in each) for pair, each in loads.items() if pair[0] != pair[1]}
@@ -223,11 +222,9 @@ class _Balance:
         is_ordered: bool,
         unit: int,
     ) -> None:
-        self._topology, self._demand, self._lanes, self._loads = topology, demand, lanes, loads
+        self._topology, self._lanes, self._loads = topology, lanes, loads
         self._count, self._is_ordered, self._unit = count, is_ordered, unit
-        self._parts: list[Part] = []
-        self._messages: list[PlannedMessage] = []
-        self._is_whole = True
+        self._unfinished = UnfinishedPlan(topology, demand)
 
     def plan(self, longest: float) -> DemandPlan | None:
         """The plan; None if links are missing."""
@@ -255,17 +252,9 @@ class _Balance:
             got.append(crossings)
         inside = [load for (a, b), loads in self._loads.items() if a == b for load in loads]
         for load in inside:
-            self._send(
-                load.source, load.target, self._number(load.parts), load.size_bytes, (), float(len(self._messages))
-            )
-        if not self._is_whole:
-            return None
-        return DemandPlan(
-            self._topology,
-            self._demand.cut((*self._parts, *settled(self._demand))),
-            tuple(self._messages),
-            is_ordered=self._is_ordered,
-        )
+            chunks = self._unfinished.cut.number(load.parts)
+            self._unfinished.send(load.source, load.target, chunks, load.size_bytes, (), None)
+        return self._unfinished.plan(is_ordered=self._is_ordered)
 
     def _widths(self, pair: tuple[int, int]) -> list[float]:
         """Part of what one node has for another that each lane carries."""
@@ -358,11 +347,11 @@ class _Balance:
             by_ends[sender, receiver].append(load)
         crossings = []
         for (sender, receiver), group in by_ends.items():
-            numbered = [(load, self._number(load.parts)) for load in group]
+            numbered = [(load, self._unfinished.cut.number(load.parts)) for load in group]
             before = self._grouped(numbered, sender, sender=True, after=brought_after, rank=rank - 1.0)
             chunks = tuple(chunk for _, each in numbered for chunk in each)
             size = sum(load.size_bytes for load in group)
-            crossing = self._send(sender, receiver, chunks, size, (*after, *before), rank)
+            crossing = self._unfinished.send(sender, receiver, chunks, size, (*after, *before), rank)
             self._grouped(numbered, receiver, sender=False, after=(crossing,), rank=rank)
             crossings.append(crossing)
         return tuple(crossings)
@@ -386,24 +375,13 @@ class _Balance:
                 ends = (other, end) if sender else (end, other)
                 chunks = tuple(chunk for _, each in group for chunk in each)
                 size = sum(load.size_bytes for load, _ in group)
-                found.append(self._send(*ends, chunks, size, after, self._within(rank, *ends)))
+                found.append(self._unfinished.send(*ends, chunks, size, after, self._within(rank, *ends)))
         return found
 
     def _within(self, rank: float, src: int, dst: int) -> float:
         """Place of a message inside a node: ranks begin with different ones, so that they do not meet."""
         ranks = self._topology.num_ranks
         return rank + (dst - src) % ranks / ranks if self._is_ordered else rank
-
-    def _number(self, parts: Sequence[Part]) -> tuple[int, ...]:
-        first = len(self._parts)
-        self._parts += parts
-        return tuple(range(first, len(self._parts)))
-
-    def _send(self, src: int, dst: int, chunks: tuple[int, ...], size: int, after: tuple[int, ...], rank: float) -> int:
-        links = self._topology.links_between.get((src, dst), ())
-        self._is_whole = self._is_whole and bool(links)
-        self._messages.append(PlannedMessage(links[0] if links else 0, chunks, size, after, rank=rank))
-        return len(self._messages) - 1
 
 
 def slots_of(

@@ -37,13 +37,17 @@ class ChunkClass:
         """True if contributions are added."""
         return len(self.terms) > 1
 
+    def parts(self, demand: DataDemand) -> tuple[Part, ...]:
+        """Its chunks, each a whole part."""
+        return tuple((chunk, 0, demand.chunks[chunk].size_bytes) for chunk in self.chunks)
+
     def cut(self, demand: DataDemand, pieces: int) -> list[tuple[Part, ...]]:
         """So many pieces of nearly the same size (fewer if there are not so many elements), as parts of chunks, in the order of the chunks."""
         unit = demand.element_bytes
         elements = self.size_bytes // unit
         pieces = max(1, min(pieces, elements))
         edges = [elements * i // pieces * unit for i in range(pieces + 1)]
-        return list(cut_stream([(chunk, 0, demand.chunks[chunk].size_bytes) for chunk in self.chunks], edges))
+        return list(cut_stream(self.parts(demand), edges))
 
 
 def cut_stream(parts: Sequence[Part], edges: Sequence[int]) -> Iterator[tuple[Part, ...]]:
@@ -75,6 +79,21 @@ def classes_of(demand: DataDemand) -> tuple[ChunkClass, ...]:
     )
 
 
-def settled(demand: DataDemand) -> list[Part]:
-    """Chunks that nobody has to be sent, whole."""
-    return [(number, 0, chunk.size_bytes) for number, chunk in enumerate(demand.chunks) if not chunk.lacking]
+class DemandCut:
+    """A demand that is being cut: parts get numbers in the order in which they come; chunks that nobody has to be sent stay whole."""
+
+    def __init__(self, demand: DataDemand) -> None:
+        self._demand = demand
+        self._parts: list[Part] = []
+
+    def number(self, parts: Sequence[Part]) -> tuple[int, ...]:
+        """Numbers of some more parts, which are those of chunks of the demand in parts."""
+        first = len(self._parts)
+        self._parts += parts
+        return tuple(range(first, len(self._parts)))
+
+    def demand(self) -> DataDemand:
+        """The demand in all parts that have a number, and behind them what stays whole."""
+        chunks = enumerate(self._demand.chunks)
+        whole = [(number, 0, chunk.size_bytes) for number, chunk in chunks if not chunk.lacking]
+        return self._demand.cut((*self._parts, *whole))

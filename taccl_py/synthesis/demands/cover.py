@@ -18,7 +18,7 @@ from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Message, Schedule, rounding_us
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import load_engine
-from taccl_py.synthesis.demands.classes import ChunkClass, Part
+from taccl_py.synthesis.demands.classes import ChunkClass, DemandCut
 from taccl_py.synthesis.demands.params import PARAMS
 from taccl_py.synthesis.demands.recognize import PER_RANK, ChunkKey, carried_over, keys_by_chunk
 from taccl_py.synthesis.engine import Demand, Events, Options
@@ -115,17 +115,16 @@ def _fitted(
         if key is not None:
             of_key[key].append(chunk)
     by_chunk = _by_chunk(schedule.messages)
-    parts: list[Part] = []
+    demand_cut = DemandCut(demand)
     class_of: list[ChunkClass] = []
     carried: list[list[int]] = [[] for _ in schedule.messages]
     for each, key in zip(classes, keys, strict=True):
         for chunk, cut in zip(of_key[key], each.cut(demand, len(of_key[key])), strict=False):
-            first = len(parts)
-            parts += cut
+            parts = demand_cut.number(cut)
             class_of += [each] * len(cut)
             for number in _needed(schedule, by_chunk[chunk], each):
-                carried[number] += range(first, len(parts))
-    found = carried_over(schedule, demand, parts, [tuple(chunks) for chunks in carried])
+                carried[number] += parts
+    found = carried_over(schedule, demand_cut.demand(), [tuple(chunks) for chunks in carried])
     by_part = _by_chunk(found.messages)
     # Where sizes differ, a sum may have grown before a rank passes on what it had, so that this would count twice.
     return found if all(_is_served(found, by_part[part], each) for part, each in enumerate(class_of)) else None

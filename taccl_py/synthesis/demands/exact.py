@@ -15,7 +15,7 @@ from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Message
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds.bound import Bound
-from taccl_py.synthesis.demands.classes import ChunkClass, Part, settled
+from taccl_py.synthesis.demands.classes import ChunkClass, DemandCut
 from taccl_py.synthesis.demands.dispatch import MessageCosts, PlannedMessage, timed_messages
 from taccl_py.synthesis.demands.params import PARAMS
 from taccl_py.synthesis.demands.plan import DemandPlan
@@ -89,18 +89,15 @@ class _ExactSearch:
         self._topology, self._bound, self._limits = topology, bound, limits
         self._deadline = limits.deadline()
         self._ends = [(link.src, link.dst) for link in topology.links]
-        self._parts: list[tuple[Part, ...]] = []
         self._pieces: list[MessagePiece] = []
+        self._chunks: list[tuple[int, ...]] = []
+        cut = DemandCut(demand)
         for each in classes:
             for parts in each.cut(demand, count):
-                self._parts.append(parts)
+                self._chunks.append(cut.number(parts))
                 self._pieces.append(MessagePiece(sum(size for *_, size in parts), each.terms, each.wants))
         # A chunk of the demand that is cut lies where no other one does.
-        self._cut = demand.cut((*(part for parts in self._parts for part in parts), *settled(demand)))
-        self._chunks: list[tuple[int, ...]] = []
-        for parts in self._parts:
-            first = sum(map(len, self._chunks))
-            self._chunks.append(tuple(range(first, first + len(parts))))
+        self._cut = cut.demand()
         self._piece_at = {
             self._cut.chunks[chunk].wants[0]: (number, self._cut.chunks[chunk].size_bytes)
             for number, chunks in enumerate(self._chunks)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from taccl_py.demand import DataDemand
 from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Message
-from taccl_py.synthesis.demands.classes import ChunkClass, Part, settled
+from taccl_py.synthesis.demands.classes import ChunkClass, DemandCut
 from taccl_py.topology.model import Topology
 from taccl_py.work import count_work
 
@@ -42,18 +42,16 @@ def can_flood(classes: Sequence[ChunkClass]) -> bool:
 
 def flooded(topology: Topology, demand: DataDemand, classes: Sequence[ChunkClass], count: int) -> DemandSchedule | None:
     """Schedule by flooding, with so many pieces of each class; None if some rank does not get all."""
-    parts: list[Part] = []
+    demand_cut = DemandCut(demand)
     pieces = []
     for each in classes:
         complete = (1 << len(each.terms)) - 1
         held = {rank: 1 << term for term, holders in enumerate(each.terms) for rank in holders}
         for cut in each.cut(demand, count):
-            chunks = tuple(range(len(parts), len(parts) + len(cut)))
-            parts += cut
-            pieces.append(_FloodPiece(chunks, sum(size for *_, size in cut), complete, held))
+            pieces.append(_FloodPiece(demand_cut.number(cut), sum(size for *_, size in cut), complete, held))
     wants = tuple(sorted({rank for each in classes for rank in each.wants}))
     messages = _Flood(topology, pieces, wants).run()
-    return None if messages is None else DemandSchedule(topology, demand.cut((*parts, *settled(demand))), messages)
+    return None if messages is None else DemandSchedule(topology, demand_cut.demand(), messages)
 
 
 class _Flood:

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from taccl_py.demand import DataDemand
 from taccl_py.synthesis.demands.balance import Lanes, slots_of
-from taccl_py.synthesis.demands.classes import ChunkClass, Part, settled
+from taccl_py.synthesis.demands.classes import ChunkClass, Part
 from taccl_py.synthesis.demands.dispatch import PlannedMessage
 from taccl_py.synthesis.demands.params import PARAMS
-from taccl_py.synthesis.demands.plan import DemandPlan
+from taccl_py.synthesis.demands.plan import DemandPlan, UnfinishedPlan
 from taccl_py.topology.model import Topology
 from taccl_py.work import count_work
 
@@ -112,15 +112,9 @@ class _Multicast:
     """One plan in the making: forwards, whatever will be turned around."""
 
     def __init__(self, topology: Topology, demand: DataDemand, lanes: Lanes, items: Sequence[_MulticastPiece]) -> None:
-        self._topology, self._demand, self._lanes, self._items = topology, demand, lanes, items
-        self._messages: list[PlannedMessage] = []
-        self._is_whole = True
-        self._parts: list[Part] = []
-        self._chunks: list[tuple[int, ...]] = []
-        for item in items:
-            first = len(self._parts)
-            self._parts += item.parts
-            self._chunks.append(tuple(range(first, len(self._parts))))
+        self._topology, self._lanes, self._items = topology, lanes, items
+        self._unfinished = UnfinishedPlan(topology, demand)
+        self._chunks = [self._unfinished.cut.number(item.parts) for item in items]
         node_of = topology.node_of
         self._far = [sorted({node_of[want] for want in i.wants} - {node_of[i.source]}) for i in items]
 
@@ -152,11 +146,7 @@ class _Multicast:
                 crossings, handed_out = self._cross(meeting, begun, tuple(after))
                 last[meeting.node, True] = last[meeting.far, False] = crossings
                 handed[meeting.far].append(handed_out)
-        if not self._is_whole:
-            return None
-        return DemandPlan(
-            self._topology, self._demand.cut((*self._parts, *settled(self._demand))), tuple(self._messages)
-        )
+        return self._unfinished.plan()
 
     def _choose_lanes(self) -> list[int]:
         """Lane of every item, such that each carries its part of what a node has for each other; that of its own rank where it can."""
@@ -290,12 +280,9 @@ class _Multicast:
         return rank + (dst - src) % ranks / ranks**2
 
     def _send(self, src: int, dst: int, numbers: Sequence[int], after: tuple[int, ...], rank: float) -> int:
-        links = self._topology.links_between.get((src, dst), ())
-        self._is_whole = self._is_whole and bool(links)
         chunks = tuple(chunk for number in numbers for chunk in self._chunks[number])
         size = sum(self._items[number].size_bytes for number in numbers)
-        self._messages.append(PlannedMessage(links[0] if links else 0, chunks, size, after, rank=rank))
-        return len(self._messages) - 1
+        return self._unfinished.send(src, dst, chunks, size, after, rank)
 
 
 def _turned(machine: Topology, plan: DemandPlan) -> tuple[PlannedMessage, ...]:

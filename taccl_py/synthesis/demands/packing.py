@@ -120,7 +120,7 @@ def _parts_of(demand: DataDemand, each: ChunkClass, trees: Sequence[PackedTree])
     elements = each.size_bytes // unit
     ends = np.cumsum([tree.part for tree in trees])
     edges = [0, *(np.round(ends / ends[-1] * elements).astype(np.int64) * unit).tolist()]
-    return list(cut_stream([(chunk, 0, demand.chunks[chunk].size_bytes) for chunk in each.chunks], edges))
+    return list(cut_stream(each.parts(demand), edges))
 
 
 class _PackingProgram:

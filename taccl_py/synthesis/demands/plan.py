@@ -9,7 +9,7 @@ from functools import cached_property
 from taccl_py.demand import DataDemand
 from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.solvers.limits import Over
-from taccl_py.synthesis.demands.classes import Part, cut_stream, settled
+from taccl_py.synthesis.demands.classes import DemandCut, Part, cut_stream
 from taccl_py.synthesis.demands.dispatch import MessageCosts, PlannedMessage, dispatch_plan, makespan_us, timed_messages
 from taccl_py.synthesis.demands.params import PARAMS
 from taccl_py.synthesis.demands.trees import TreeEdge
@@ -129,18 +129,42 @@ class RoutedPiece:
 
 def plan_of(topology: Topology, demand: DataDemand, pieces: Sequence[RoutedPiece]) -> DemandPlan:
     """Plan of routed pieces; what nobody needs to be sent stays whole."""
-    parts: list[Part] = []
+    cut = DemandCut(demand)
     messages: list[PlannedMessage] = []
     for piece in pieces:
-        chunks = tuple(range(len(parts), len(parts) + len(piece.parts)))
-        parts += piece.parts
+        chunks = cut.number(piece.parts)
         size, first = sum(size for _, _, size in piece.parts), len(messages)
         messages += [
             PlannedMessage(edge.link, chunks, size, tuple(first + i for i in edge.after), edge.reduce, piece.rank)
             for edge in piece.edges
         ]
-    count_work("timed", len(parts) + len(messages))
-    return DemandPlan(topology, demand.cut((*parts, *settled(demand))), tuple(messages))
+    count_work("timed", sum(len(piece.parts) for piece in pieces) + len(messages))
+    return DemandPlan(topology, cut.demand(), tuple(messages))
+
+
+class UnfinishedPlan:
+    """A plan in the making: the demand that is being cut, and messages over the first link from a rank to another."""
+
+    def __init__(self, topology: Topology, demand: DataDemand) -> None:
+        self._topology, self.cut = topology, DemandCut(demand)
+        self._messages: list[PlannedMessage] = []
+        self._is_whole = True
+
+    def send(
+        self, src: int, dst: int, chunks: tuple[int, ...], size_bytes: int, after: tuple[int, ...], rank: float | None
+    ) -> int:
+        """Add a message, and return its number; without a rank it is behind all before it."""
+        links = self._topology.links_between.get((src, dst), ())
+        self._is_whole = self._is_whole and bool(links)
+        place = float(len(self._messages)) if rank is None else rank
+        self._messages.append(PlannedMessage(links[0] if links else 0, chunks, size_bytes, after, rank=place))
+        return len(self._messages) - 1
+
+    def plan(self, *, is_ordered: bool = False) -> DemandPlan | None:
+        """The plan; None if links are missing. See `DemandPlan` for the parameter."""
+        if not self._is_whole:
+            return None
+        return DemandPlan(self._topology, self.cut.demand(), tuple(self._messages), is_ordered)
 
 
 def bundled(plan: DemandPlan) -> DemandPlan:

@@ -6,7 +6,7 @@ every rank holds as many bytes as any other and all others want them.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import PlanDependences
-from taccl_py.synthesis.demands.classes import ChunkClass, Part, classes_of, settled
+from taccl_py.synthesis.demands.classes import ChunkClass, DemandCut, classes_of
 
 # Holders of each term, and who wants it and lacks it.
 ChunkKey = tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]
@@ -88,31 +88,24 @@ def as_demand_schedule(schedule: Schedule, demand: DataDemand) -> DemandSchedule
     streams = {
         (each.terms, each.wants): iter(each.cut(demand, count[each.terms, each.wants])) for each in classes_of(demand)
     }
-    parts: list[Part] = []
-    chunks_of: defaultdict[int, tuple[int, ...]] = defaultdict(tuple)
-    for chunk, key in enumerate(keys):
-        piece = next(streams[key], ()) if key is not None else ()
-        chunks_of[chunk] = tuple(range(len(parts), len(parts) + len(piece)))
-        parts += piece
-    carried = [tuple(part for chunk in message.chunks for part in chunks_of[chunk]) for message in schedule.messages]
-    return carried_over(schedule, demand, parts, carried)
+    cut = DemandCut(demand)
+    parts_of = [cut.number(next(streams[key], ()) if key is not None else ()) for key in keys]
+    carried = [tuple(part for chunk in message.chunks for part in parts_of[chunk]) for message in schedule.messages]
+    return carried_over(schedule, cut.demand(), carried)
 
 
-def carried_over(
-    schedule: Schedule, demand: DataDemand, parts: Sequence[Part], carried: Sequence[tuple[int, ...]]
-) -> DemandSchedule:
+def carried_over(schedule: Schedule, cut: DataDemand, carried: Sequence[tuple[int, ...]]) -> DemandSchedule:
     """Schedule of a demand with the messages of a collective's, each carrying other data; times are found again where sizes differ.
 
     Parameters
     ----------
     schedule
         Of the collective.
-    demand, parts
-        What moves, and the parts of its chunks that messages carry.
+    cut
+        What moves, in the parts that messages carry.
     carried
         Numbers of parts in each message; a message without any is left out.
     """
-    cut = demand.cut((*parts, *settled(demand)))
     sizes = [sum(cut.chunks[chunk].size_bytes for chunk in chunks) for chunks in carried]
     untimed = [
         UntimedMessage(message.link, chunks, message.start_us, message.end_us, message.reduce, packed=True)

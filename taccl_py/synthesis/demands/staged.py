@@ -17,7 +17,7 @@ import numpy as np
 from taccl_py.demand import DataDemand
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds.net import Net
-from taccl_py.synthesis.demands.classes import ChunkClass, Part, settled
+from taccl_py.synthesis.demands.classes import ChunkClass, DemandCut, Part
 from taccl_py.synthesis.demands.dispatch import PlannedMessage
 from taccl_py.synthesis.demands.packing import builder_by_length
 from taccl_py.synthesis.demands.params import PARAMS
@@ -351,11 +351,8 @@ class _Halves:
         CycleError
             If messages wait for each other.
         """
-        parts: list[Part] = []
-        chunks: list[tuple[int, ...]] = []
-        for piece in self._pieces:
-            chunks.append(tuple(range(len(parts), len(parts) + len(piece.parts))))
-            parts += piece.parts
+        cut = DemandCut(self._demand)
+        chunks = [cut.number(piece.parts) for piece in self._pieces]
         groups: dict[tuple[bool, int, int, bool], list[tuple[int, int]]] = {}
         edges: list[tuple[TreeEdge, ...]] = []
         for number, piece in enumerate(self._pieces):
@@ -389,7 +386,7 @@ class _Halves:
                     start,
                 )
             )
-        return DemandPlan(self._topology, self._demand.cut((*parts, *settled(self._demand))), tuple(messages))
+        return DemandPlan(self._topology, cut.demand(), tuple(messages))
 
     def _behind(self, piece: _StagedPiece, first: Sequence[TreeEdge], second: Sequence[TreeEdge]) -> Iterator[TreeEdge]:
         """Copies of a sum, behind what completes it where they begin; none to a rank that has passed all of it on to its owner."""
