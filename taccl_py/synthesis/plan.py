@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from taccl_py.schedule.ir import Schedule
@@ -35,6 +35,18 @@ Plan = tuple[OrbitMessage, ...]
 def plan_end(plan: Plan) -> float:
     """Makespan of a plan in its own unit."""
     return max((message.end for message in plan), default=0.0)
+
+
+def plan_of_steps(quotient: Quotient, steps: Iterable[tuple[Iterable[int], float]]) -> Plan:
+    """Plan of steps that follow each other, each its arcs and how long it lasts; arcs of one link are one message in a step."""
+    start, messages = 0.0, list[OrbitMessage]()
+    for arcs, lasts in steps:
+        together: dict[int, list[int]] = {}
+        for arc in arcs:
+            together.setdefault(int(quotient.link_orbit[arc]), []).append(arc)
+        messages += [OrbitMessage(tuple(joined), start, start + lasts) for _, joined in sorted(together.items())]
+        start += lasts
+    return tuple(messages)
 
 
 def lift(quotient: Quotient, plan: Sequence[OrbitMessage]) -> Schedule:

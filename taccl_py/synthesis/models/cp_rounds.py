@@ -17,7 +17,7 @@ from taccl_py.arrays import IntArray
 from taccl_py.solvers.cp_sat import SolverOutcome, Status, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.distances import distances
-from taccl_py.synthesis.plan import OrbitMessage, Plan
+from taccl_py.synthesis.plan import Plan, plan_of_steps
 from taccl_py.synthesis.quotient import Quotient
 
 
@@ -113,14 +113,8 @@ def _keep_capacities(model: Any, task: RoundsTask, x: dict[tuple[int, int], Any]
 
 
 def _plan(task: RoundsTask, x: dict[tuple[int, int], Any], rounds: list[Any], outcome: SolverOutcome) -> Plan:
-    """Chunks that use one link in one step are one message."""
-    ends = [0]
-    for length in rounds:
-        ends.append(ends[-1] + outcome.value(length))
-    together: dict[tuple[int, int], list[int]] = {}
-    for (a, s), used in sorted(x.items()):
-        if outcome.value(used):
-            together.setdefault((s, int(task.quotient.link_orbit[a])), []).append(a)
-    return tuple(
-        OrbitMessage(tuple(arcs), float(ends[s]), float(ends[s + 1])) for (s, _), arcs in sorted(together.items())
-    )  # fmt: skip
+    used: list[list[int]] = [[] for _ in rounds]
+    for (a, s), is_used in x.items():
+        if outcome.value(is_used):
+            used[s].append(a)
+    return plan_of_steps(task.quotient, zip(used, map(outcome.value, rounds), strict=True))

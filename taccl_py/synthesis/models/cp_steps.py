@@ -15,7 +15,7 @@ from typing import Any
 from taccl_py.solvers.cp_sat import SolverOutcome, Status, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.models.task import ModelTask
-from taccl_py.synthesis.plan import OrbitMessage, Plan
+from taccl_py.synthesis.plan import Plan, plan_of_steps
 
 
 @dataclass
@@ -46,7 +46,7 @@ def solve_steps(
     _own_chunks_go_first(model, task, v, num_steps)
     model.minimize(sum(v.length))
     outcome = solve_cp(model, limits, on_progress)
-    plan = _plan(task, v, outcome, num_steps) if outcome.status in (Status.OPTIMAL, Status.FEASIBLE) else None
+    plan = _plan(task, v, outcome) if outcome.status in (Status.OPTIMAL, Status.FEASIBLE) else None
     return plan, outcome
 
 
@@ -121,16 +121,9 @@ def _own_chunks_go_first(model: Any, task: ModelTask, v: _StepVariables, num_ste
                     model.add_bool_or([v.x[other, s].negated(), v.x[own, later].negated()])
 
 
-def _plan(task: ModelTask, v: _StepVariables, outcome: SolverOutcome, num_steps: int) -> Plan:
-    q = task.quotient
-    clock = 0
-    messages = []
-    for s in range(num_steps):
-        end = clock + outcome.value(v.length[s])
-        together: dict[int, list[int]] = {}
-        for a in range(q.num_arcs):
-            if (a, s) in v.x and outcome.value(v.x[a, s]):
-                together.setdefault(int(q.link_orbit[a]), []).append(a)
-        messages += [OrbitMessage(tuple(arcs), float(clock), float(end)) for _, arcs in sorted(together.items())]
-        clock = end
-    return tuple(messages)
+def _plan(task: ModelTask, v: _StepVariables, outcome: SolverOutcome) -> Plan:
+    used: list[list[int]] = [[] for _ in v.length]
+    for (a, s), is_used in v.x.items():
+        if outcome.value(is_used):
+            used[s].append(a)
+    return plan_of_steps(task.quotient, zip(used, map(outcome.value, v.length), strict=True))

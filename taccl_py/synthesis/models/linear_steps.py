@@ -8,7 +8,7 @@ from taccl_py.solvers.cp_sat import Status
 from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.linear import LinearModel, LinearOutcome
 from taccl_py.synthesis.models.task import ModelTask
-from taccl_py.synthesis.plan import OrbitMessage, Plan
+from taccl_py.synthesis.plan import Plan, plan_of_steps
 
 
 def solve_linear_steps(
@@ -93,15 +93,9 @@ def _own_first(model: LinearModel, task: ModelTask, x: _Uses, num_steps: int) ->
 
 
 def _plan(task: ModelTask, x: _Uses, length: list[Any]) -> Plan:
-    q = task.quotient
-    clock = 0.0
-    messages = []
-    for s, lasts in enumerate(length):
-        end = clock + max(lasts.varValue or 0.0, 1.0)
-        together: dict[int, list[int]] = {}
-        for (a, step), used in x.items():
-            if step == s and (used.varValue or 0.0) > 0.5:
-                together.setdefault(int(q.link_orbit[a]), []).append(a)
-        messages += [OrbitMessage(tuple(arcs), clock, end) for _, arcs in sorted(together.items())]
-        clock = end
-    return tuple(messages)
+    used: list[list[int]] = [[] for _ in length]
+    for (a, s), is_used in x.items():
+        if (is_used.varValue or 0.0) > 0.5:
+            used[s].append(a)
+    lasts = [max(each.varValue or 0.0, 1.0) for each in length]
+    return plan_of_steps(task.quotient, zip(used, lasts, strict=True))
