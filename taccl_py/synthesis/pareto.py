@@ -26,10 +26,11 @@ from taccl_py.solvers.cp_sat import Status
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.engine import Demand, Events
-from taccl_py.synthesis.models.cp_rounds import RoundsTask, fewest_hops, solve_rounds
+from taccl_py.synthesis.models.cp_rounds import RoundsTask, solve_rounds
 from taccl_py.synthesis.plan import lift
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.quotient import Quotient
+from taccl_py.synthesis.routes import hops_of_states
 from taccl_py.tolerances import ROUNDED
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
@@ -220,7 +221,7 @@ def _fewest_steps(demand: Demand) -> int:
     problem = Problem.build(demand.topology, collective, demand.sketch, demand.chunk_bytes(collective))
     # A symmetry that takes a path to another one into the same rank leaves both out.
     quotient = Quotient.of(problem.without_symmetry())
-    hops = fewest_hops(quotient)
+    hops = hops_of_states(quotient, quotient.source)
     return max(hops[state] for state in range(quotient.num_states) if quotient.required[state])
 
 

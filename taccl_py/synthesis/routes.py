@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
 
+import numpy as np
+
+from taccl_py.arrays import BoolArray, FloatArray
+from taccl_py.synthesis.distances import distances
 from taccl_py.synthesis.grid import TimeGrid
 from taccl_py.synthesis.quotient import Quotient
 
@@ -46,31 +49,25 @@ class Routes:
             into[head].append(arc)
         heads = quotient.head.tolist()
         cost = [grid.duration(arc) for arc in range(quotient.num_arcs)]
-        sources = [state for state in range(quotient.num_states) if quotient.source[state]]
-        earliest = _dijkstra(sources, out, heads, cost)
-        hops = _dijkstra(sources, out, heads, [1] * quotient.num_arcs)
+        sources = np.flatnonzero(quotient.source).tolist()
+        lengths = np.array(cost, dtype=np.float64)
+        earliest = _in_units(distances(quotient.num_states, quotient.tail, quotient.head, sources, lengths))
+        hops = hops_of_states(quotient, quotient.source)
         return Routes(
             tuple(map(tuple, out)), tuple(map(tuple, into)), tuple(earliest), tuple(hops),
             tuple(_remaining(quotient, out, heads, cost, earliest)), tuple(_own_first_pairs(quotient)),
         )  # fmt: skip
 
 
-def _dijkstra(sources: list[int], out: list[list[int]], heads: list[int], cost: list[int]) -> list[int]:
-    distance = [FAR] * len(out)
-    queue = []
-    for state in sources:
-        distance[state] = 0
-        queue.append((0, state))
-    while queue:
-        far, state = heapq.heappop(queue)
-        if far > distance[state]:
-            continue
-        for arc in out[state]:
-            candidate = far + cost[arc]
-            if candidate < distance[heads[arc]]:
-                distance[heads[arc]] = candidate
-                heapq.heappush(queue, (candidate, heads[arc]))
-    return distance
+def hops_of_states(quotient: Quotient, starts: BoolArray, *, backwards: bool = False) -> list[int]:
+    """Fewest arcs from any of some states to every state, or backwards from every state to any of them; FAR if never, [state]."""
+    tail, head = (quotient.head, quotient.tail) if backwards else (quotient.tail, quotient.head)
+    return _in_units(distances(quotient.num_states, tail, head, np.flatnonzero(starts).tolist()))
+
+
+def _in_units(found: FloatArray) -> list[int]:
+    whole: list[int] = np.where(np.isfinite(found), found, FAR).astype(np.int64).tolist()
+    return whole
 
 
 def _remaining(

@@ -11,14 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from taccl_py.arrays import IntArray
 from taccl_py.solvers.cp_sat import SolverOutcome, Status, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.distances import distances
 from taccl_py.synthesis.plan import Plan, plan_of_steps
 from taccl_py.synthesis.quotient import Quotient
+from taccl_py.synthesis.routes import hops_of_states
 
 
 @dataclass(frozen=True)
@@ -59,27 +56,13 @@ def _crossings(model: Any, task: RoundsTask) -> dict[tuple[int, int], Any]:
     """Arc a in step s, only where its chunk can be by then and can still be of use."""
     q = task.quotient
     tails, heads = q.tail.tolist(), q.head.tolist()
-    soonest = fewest_hops(q)
-    use = _distances(q, q.head, q.tail, [s for s in range(q.num_states) if q.required[s]])
+    soonest, use = hops_of_states(q, q.source), hops_of_states(q, q.required, backwards=True)
     return {
         (a, s): model.new_bool_var(f"x{a},{s}")
         for a in range(q.num_arcs)
         if not q.source[heads[a]]
         for s in range(soonest[tails[a]], task.num_steps - use[heads[a]])
     }
-
-
-def fewest_hops(quotient: Quotient) -> list[int]:
-    """Fewest arcs from a source to every state; the number of states where there is no path."""
-    starts = [state for state in range(quotient.num_states) if quotient.source[state]]
-    return _distances(quotient, quotient.tail, quotient.head, starts)
-
-
-def _distances(q: Quotient, tails: IntArray, heads: IntArray, starts: list[int]) -> list[int]:
-    """Fewest arcs from any of the starts to every state."""
-    hops = distances(q.num_states, tails, heads, starts)
-    found: list[int] = np.minimum(hops, q.num_states).astype(int).tolist()
-    return found
 
 
 def _deliver(model: Any, task: RoundsTask, x: dict[tuple[int, int], Any]) -> None:
