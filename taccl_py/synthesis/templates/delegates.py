@@ -40,7 +40,7 @@ class Delegates:
         """None if nodes are not equal, their number or size is no power of two, or links are missing."""
         nodes = site.topology.node_ranks
         number, size = len(nodes), len(nodes[0])
-        if number == 1 or number & (number - 1) or size % number or any(len(ranks) != size for ranks in nodes):
+        if number == 1 or number & (number - 1) or size % number or not site.topology.has_even_nodes:
             return None
         groups = tuple(ranks[i : i + number] for ranks in nodes for i in range(0, size, number))
         inside, dealing = axis(site, DOUBLING, nodes), axis(site, DOUBLING, groups)

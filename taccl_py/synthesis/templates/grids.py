@@ -36,9 +36,7 @@ class RankGrid:
 
 def grids(topology: Topology, most_axes: int = 3) -> Iterator[RankGrid]:
     """Grids whose axes run along the ranks' numbers, inside nodes and across them, the inner axes first and last."""
-    inner = len(topology.node_ranks[0])
-    if any(len(ranks) != inner for ranks in topology.node_ranks):
-        inner = topology.num_ranks
+    inner = len(topology.node_ranks[0]) if topology.has_even_nodes else topology.num_ranks
     order = tuple(rank for ranks in topology.node_ranks for rank in ranks)
     across = len(order) // inner
     for sides in _factors(inner, most_axes if across == 1 else most_axes - 1):

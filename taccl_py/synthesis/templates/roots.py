@@ -181,7 +181,7 @@ def _dealt(site: TemplateSite, root: int, chunks: int) -> TemplateMessages | Non
     topology = site.topology
     home = topology.node_of[root]
     rails = [tuple(ranks) for ranks in zip(*topology.node_ranks, strict=False)]
-    if topology.num_nodes == 1 or len(rails) == 1 or any(len(ranks) != len(rails) for ranks in topology.node_ranks):
+    if topology.num_nodes == 1 or len(rails) == 1 or not topology.has_even_nodes:
         return None
     if not site.linked_inside_nodes:
         return None

@@ -101,7 +101,7 @@ def _over_nodes(
 ) -> Iterator[TemplatePlan]:
     """Quickest paths inside nodes and exchange across them, either first; for nodes without regular links."""
     topology = site.topology
-    if topology.num_nodes == 1 or any(len(ranks) != len(topology.node_ranks[0]) for ranks in topology.node_ranks):
+    if topology.num_nodes == 1 or not topology.has_even_nodes:
         return
     across = _first_axis(site, tuple(zip(*topology.node_ranks, strict=True)))
     if across is None:
@@ -127,7 +127,7 @@ def _relayed(site: TemplateSite, held: Mapping[int, tuple[int, ...]]) -> Iterato
     """
     topology = site.topology
     size = len(topology.node_ranks[0])
-    if topology.num_nodes == 1 or any(len(ranks) != size for ranks in topology.node_ranks):
+    if topology.num_nodes == 1 or not topology.has_even_nodes:
         return
     for width in (width for width in range(2, size) if size % width == 0):
         groups = tuple(ranks[i : i + width] for ranks in topology.node_ranks for i in range(0, size, width))
@@ -264,7 +264,7 @@ def camps(site: TemplateSite) -> Iterator[Camp]:
     """Camps of neighbouring ranks of every possible size, with each of their positions as the leader's."""
     topology = site.topology
     size = len(topology.node_ranks[0])
-    if topology.num_nodes == 1 or any(len(ranks) != size for ranks in topology.node_ranks):
+    if topology.num_nodes == 1 or not topology.has_even_nodes:
         return
     for width in range(2, size + 1):
         if size % width == 0:
