@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 
 from taccl_py.synthesis.hierarchy.cluster import InsideMessage, LaneCluster, bit_by_bit
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE, PATHS
-from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
+from taccl_py.synthesis.hierarchy.stages import Stage, add_stage, schedule_stages
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 from taccl_py.synthesis.templates.packing import most_packed
 from taccl_py.synthesis.templates.patterns import DOUBLING
@@ -105,11 +105,7 @@ def delegate_times(cluster: LaneCluster, delegation: Delegation, pair_bytes: flo
     """Times of all stages at node 0, where every rank has so many bytes for every other one."""
     plan = _DelegatePlan(cluster, delegation)
     stages: list[Stage] = []
-
-    def add(steps: Sequence[float], resource: int, *after: int) -> int:
-        stages.append(Stage(tuple(steps), resource, after))
-        return len(stages) - 1
-
+    add = partial(add_stage, stages)
     gathered = [add(plan.inside_us(plan.gathering(0, wave), pair_bytes), INSIDE) for wave in range(len(plan.waves))]
     crossed = [
         add([plan.across_us(turn, pair_bytes)], ACROSS, gathered[turn // delegation.together])

@@ -13,10 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
-from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
+from taccl_py.synthesis.hierarchy.stages import Stage, add_stage, schedule_stages
 from taccl_py.synthesis.templates.packing import most_packed
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
 
@@ -171,11 +172,7 @@ class OutlineTimeline:
 def timeline(cluster: LaneCluster, outline: Outline, chunk_bytes: float) -> OutlineTimeline:
     """Times of an outline's stages, where every rank has its pieces of so many bytes a chunk."""
     stages: list[Stage] = []
-
-    def add(step_us: Sequence[float], resource: int, *after: int) -> int:
-        stages.append(Stage(tuple(step_us), resource, after))
-        return len(stages) - 1
-
+    add = partial(add_stage, stages)
     total = sum(outline.pieces)
     # Most pieces are alike.
     lasting = {

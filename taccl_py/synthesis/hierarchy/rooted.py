@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.gather import hand_out
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE, PATHS, RankLoad, inside_steps
-from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
+from taccl_py.synthesis.hierarchy.stages import Stage, add_stage, schedule_stages
 from taccl_py.synthesis.templates.circulant import Circulant
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 from taccl_py.synthesis.templates.patterns import DIRECT
@@ -123,6 +123,7 @@ class _CourseStages:
         self._loads = {piece: RankLoad(chunk_bytes, piece, True) for piece in {*course.pieces}}
         self._steps = {piece: inside_steps(cluster, course.inside, load, 1) for piece, load in self._loads.items()}
         self._stages: list[Stage] = []
+        self._add = partial(add_stage, self._stages)
         # By piece: dealing out; rounds; handing out behind the root and each round; by what each node knows it.
         self._deal: list[int] = []
         self._across: list[list[int]] = []
@@ -149,10 +150,6 @@ class _CourseStages:
             tuple(tuple(self._stages[i] for i in row) for row in rows) for rows in (self._across, self._hand)
         )
         return CourseTimes(tuple(self._stages[i] for i in self._deal), across, hand, end_us)
-
-    def _add(self, step_us: Sequence[float], resource: int, *after: int, also: int | None = None) -> int:
-        self._stages.append(Stage(tuple(step_us), resource, after, also=also))
-        return len(self._stages) - 1
 
     def _begin(self, number: int) -> None:
         """Deal a piece out in the root's node, and hand it out there."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from taccl_py.schedule.dispatch import followers
@@ -49,6 +49,14 @@ class Stage:
             found.append(at)
             at += step
         return found
+
+
+def add_stage(
+    stages: list[Stage], step_us: Iterable[float], resource: int, *after: int, also: int | None = None
+) -> int:
+    """Append a stage, see `Stage`, and return its number."""
+    stages.append(Stage(tuple(step_us), resource, after, also=also))
+    return len(stages) - 1
 
 
 def schedule_stages(stages: Sequence[Stage]) -> float:
