@@ -20,11 +20,13 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound, demand_bound, raised
 from taccl_py.synthesis.commodity_flow import Commodities, CommodityFlow, solve_flow
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis, timed_stage
-from taccl_py.synthesis.flow.order import order_joined, order_parts
 from taccl_py.synthesis.flow.params import PARAMS
 from taccl_py.synthesis.flow.paths import FlowPair, find_pairs
 from taccl_py.synthesis.flow.rounding import Rounding, Routing
 from taccl_py.synthesis.flow.shards import in_parts, whole_shards, with_port_owners, with_rails
+from taccl_py.synthesis.greedy import efficient_plan, urgent_plan
+from taccl_py.synthesis.models.cp_joint import solve_joint
+from taccl_py.synthesis.neighbourhood import improve, regroup
 from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.quotient import Quotient
@@ -139,7 +141,7 @@ class _FlowRun:
                 self.deadline.over() or routing.load_us >= best.makespan_us * (1 - PARAMS.least_gain)
             ):
                 break
-            found = self._order(in_parts(problem, pairs, routing), order_parts, routing.load_us)
+            found = self._order(in_parts(problem, pairs, routing), _order_parts, routing.load_us)
             if found is not None and (best is None or found.makespan_us < best.makespan_us * (1 - RELATIVE)):
                 best = found
         self._offer(best)
@@ -149,7 +151,7 @@ class _FlowRun:
         with self._stage("parts"):
             pairs = find_pairs(problem, flow)
             routing = Rounding(problem, pairs).gathered(self._part(0.2))
-        self._offer(self._order(in_parts(problem, pairs, routing), order_joined, routing.load_us))
+        self._offer(self._order(in_parts(problem, pairs, routing), _order_joined, routing.load_us))
 
     def _offer(self, schedule: Schedule | None) -> None:
         if schedule is not None:
@@ -181,3 +183,44 @@ class _FlowRun:
     def _stage(self, name: str) -> AbstractContextManager[None]:
         """Time a stage and announce it."""
         return timed_stage(name, self.events, self.stage_seconds)
+
+
+def _order_parts(search: Search, load_us: float) -> None:
+    """Offer orders of parts, most of them messages of their own, until one is close to the load of the fullest resource."""
+    quotient, grid, routes = search.quotient, search.grid, search.routes
+    for i in range(_count(search, PARAMS.most_restarts, PARAMS.restart_arcs)):
+        if _enough(search, load_us) and i:
+            return
+        jitter, seed = (COMMON.jitter if i else 0.0), search.limits.seed + i
+        search.offer(urgent_plan(quotient, grid, routes, jitter=jitter, seed=seed))
+        if (
+            search.joins and quotient.num_arcs <= PARAMS.joined_restart_arcs
+        ):  # parts of one path may share messages after all
+            search.offer(efficient_plan(quotient, grid, routes, search.joins, jitter=jitter, seed=seed))
+    if search.best is not None and quotient.num_arcs <= PARAMS.most_exact_arcs and not _enough(search, load_us):
+        task = search.task(joins=False)
+        plan, _ = solve_joint(task, search.limits_for(0.3, PARAMS.exact_work), search.best_plan, search.progress())
+        search.offer(plan)
+
+
+def _order_joined(search: Search, load_us: float) -> None:
+    """Offer orders in which neighbours share messages, until one is close to the load of the fullest resource."""
+    quotient, grid, routes = search.quotient, search.grid, search.routes
+    for i in range(_count(search, PARAMS.most_joined_restarts, PARAMS.joined_restart_arcs)):
+        if _enough(search, load_us) and i:
+            return
+        jitter, seed = (COMMON.jitter if i else 0.0), search.limits.seed + i
+        search.offer(efficient_plan(quotient, grid, routes, search.joins, jitter=jitter, seed=seed))
+    if search.best is not None and not _enough(search, load_us):
+        regroup(search)
+        improve(search, min(PARAMS.most_rounds, PARAMS.round_arcs // max(1, quotient.num_arcs)))
+
+
+def _count(search: Search, most: int, arcs: int) -> int:
+    return max(PARAMS.fewest_restarts, min(most, arcs // max(1, search.quotient.num_arcs)))
+
+
+def _enough(search: Search, load_us: float) -> bool:
+    if search.done:
+        return True
+    return search.best is not None and search.best.makespan_us <= load_us * (1 + PARAMS.enough_gap)
