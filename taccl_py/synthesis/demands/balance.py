@@ -296,8 +296,7 @@ class _Balance:
         nodes, unit = self._topology.num_nodes, self._unit
         sizes = {pair: sum(load.size_bytes for lane in lanes for load in lane) for pair, lanes in streams.items()}
         matrix = [[float(sizes.get((a, b), 0)) for b in range(nodes)] for a in range(nodes)]
-        whole = max([sum(row) for row in matrix] + [sum(column) for column in zip(*matrix, strict=True)])
-        slots = slots_of(matrix, whole * longest, is_matched=nodes <= PARAMS.most_matched and not self._is_ordered)
+        slots = slots_of(matrix, longest, is_matched=nodes <= PARAMS.most_matched and not self._is_ordered)
         for pair, lanes in streams.items():
             if not sizes[pair]:
                 continue
@@ -394,23 +393,24 @@ def slots_of(
     matrix
         What every node has for every other.
     longest
-        Largest amount at a time.
+        Largest amount at a time, as a part of what the busiest node has for all others, or all others for it.
     is_matched
         Whether they meet in Birkhoff's matchings, or in rotation.
     """
     found: defaultdict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
     nodes = len(matrix)
+    most = longest * max([sum(row) for row in matrix] + [sum(column) for column in zip(*matrix, strict=True)])
     if is_matched:
         turns = [(matching.duration, matching.pairs) for matching in birkhoff(matrix)]
         for number, (duration, pairs) in enumerate(turns):
-            count = max(1, -int(-duration // longest))
+            count = max(1, -int(-duration // most))
             for pair in pairs:
                 found[pair] += [(number + i / count, duration / count) for i in range(count)]
         return found
     for a in range(nodes):
         for b in range(nodes):
             if matrix[a][b]:
-                count = max(1, -int(-matrix[a][b] // longest))
+                count = max(1, -int(-matrix[a][b] // most))
                 found[a, b] = [(((b - a) % nodes) + i * nodes, matrix[a][b] / count) for i in range(count)]
     return found
 

@@ -183,8 +183,7 @@ class _Multicast:
                 for far in self._far[item.number]:
                     streams[node, far].append(item.number)
                     matrix[node][far] += item.size_bytes
-        whole = max([sum(row) for row in matrix] + [sum(column) for column in zip(*matrix, strict=True)])
-        slots = slots_of(matrix, whole * longest, is_matched=is_matched)
+        slots = slots_of(matrix, longest, is_matched=is_matched)
         found = []
         for (node, far), stream in streams.items():
             # A pair with too little for the matchings comes last.
