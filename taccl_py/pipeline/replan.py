@@ -18,10 +18,10 @@ from taccl_py.pipeline.views import retimed
 from taccl_py.schedule.ir import Origin, Schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.auto import synthesize_auto
-from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.damage.healing import link_images
 from taccl_py.synthesis.damage.mending import mended
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
+from taccl_py.synthesis.known import bound_of
 from taccl_py.synthesis.uneven import FinerChunks, recut
 from taccl_py.topology.model import Topology
 
@@ -103,7 +103,7 @@ def replan(old: Schedule, topology: Topology, options: Options, events: Events) 
     limits = options.limits
     deadline = limits.deadline()
     events.stage("bound")
-    bound = demand_bound(topology, demand.kind, demand.root, demand.size_bytes, limits)
+    bound = bound_of(demand, limits)
     events.bound(bound.time_us)
     tried: list[RemedyTried] = []
     for each in _of_old(old, demand, limits, events):

@@ -14,8 +14,9 @@ from taccl_py.pipeline.views import search
 from taccl_py.schedule.group import GroupSchedule
 from taccl_py.schedule.ir import ANY_ALGORITHM, Origin, Schedule
 from taccl_py.sketch.model import Sketch
-from taccl_py.synthesis.bounds import Bound, demand_bound
+from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.engine import Events, Proof, Synthesis
+from taccl_py.synthesis.known import bound_of
 from taccl_py.synthesis.matching.replicate import replicate, why_not
 from taccl_py.synthesis.race import Racer
 from taccl_py.synthesis.suggest import Suggestion, suggest_sketches
@@ -128,7 +129,7 @@ def synthesize_group(request: Request, events: Events) -> GroupSynthesis:
     if refusal is not None:
         raise InputError(f"{refusal}; use taccl synth", path="command line")
     with _timed(seconds, "bound", events):
-        bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, request.options.limits)
+        bound = bound_of(demand, request.options.limits)
         events.bound(bound.time_us)
     with _timed(seconds, "search", events):
         schedule = replicate(demand, request.options.limits, bound)

@@ -22,6 +22,9 @@ def known_bound(demand: Demand, options: Options, limits: Limits | None = None) 
     InputError, Infeasible
         See `taccl_py.synthesis.bounds.DemandBounds.of`.
     """
-    if options.bound is not None:
-        return options.bound
-    return demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, limits or options.limits)
+    return options.bound or bound_of(demand, limits or options.limits)
+
+
+def bound_of(demand: Demand, limits: Limits) -> Bound:
+    """Bound for a demand, computed in this time; see `taccl_py.synthesis.bounds.demand_bound`."""
+    return demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, limits)

@@ -16,11 +16,12 @@ from statistics import median_low
 from taccl_py.errors import Infeasible, InputError
 from taccl_py.schedule.ir import Schedule
 from taccl_py.solvers.limits import Limits, Over
-from taccl_py.synthesis.bounds import Bound, demand_bound
+from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.damage.healing import levelled, on_all_links
 from taccl_py.synthesis.damage.mending import lane_rates
 from taccl_py.synthesis.damage.params import PARAMS
 from taccl_py.synthesis.engine import Demand, Synthesis
+from taccl_py.synthesis.known import bound_of
 from taccl_py.synthesis.templates.fitting import fitted
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplatePlan
 from taccl_py.tolerances import RELATIVE
@@ -57,7 +58,7 @@ def on_simpler_machines(
     for topology in simpler_machines(demand.topology):
         there = replace(demand, topology=topology)
         with suppress(InputError, Infeasible):
-            own = demand_bound(topology, demand.kind, demand.root, demand.size_bytes, limits.within(deadline.left))
+            own = bound_of(there, limits.within(deadline.left))
             if own.time_us > bound.time_us * PARAMS.simpler_bound_factor:
                 continue
             answer = search(there, own, limits.within(PARAMS.simpler_part * deadline.left))

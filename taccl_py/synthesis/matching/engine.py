@@ -28,8 +28,9 @@ from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.transform import dispatched
 from taccl_py.synthesis.bounds import Bound, require_ways
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
+from taccl_py.synthesis.known import bound_of
 from taccl_py.synthesis.matching.attempts import ROUTED, Attempts, MatchingVariant
-from taccl_py.synthesis.matching.background_bound import bound_beside, bound_of
+from taccl_py.synthesis.matching.background_bound import bound_beside
 from taccl_py.synthesis.matching.fabric import Fabric
 from taccl_py.synthesis.matching.least import least_us
 from taccl_py.synthesis.matching.owners import owner_schedule

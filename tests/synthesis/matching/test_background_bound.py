@@ -8,8 +8,9 @@ from taccl_py.collective import Kind
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.engine import Demand, Events, Options
+from taccl_py.synthesis.known import bound_of
 from taccl_py.synthesis.matching import background_bound
-from taccl_py.synthesis.matching.background_bound import bound_beside, bound_of
+from taccl_py.synthesis.matching.background_bound import bound_beside
 from taccl_py.synthesis.matching.engine import synthesize_greedy
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.degrade import Degradation, degraded
