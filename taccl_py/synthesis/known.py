@@ -7,22 +7,15 @@ from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.engine import Demand, Options
 
 
-def known_bound(demand: Demand, options: Options, limits: Limits | None = None) -> Bound:
-    """Bound that holds for every algorithm for a demand, the options' if they have one.
-
-    Parameters
-    ----------
-    demand, options
-        What the engine was asked.
-    limits
-        Time for it if there is none yet, by default the options'.
+def known_bound(demand: Demand, options: Options) -> Bound:
+    """Bound that holds for every algorithm for a demand, the options' if they have one, else one that takes their time.
 
     Raises
     ------
     InputError, Infeasible
         See `taccl_py.synthesis.bounds.DemandBounds.of`.
     """
-    return options.bound or bound_of(demand, limits or options.limits)
+    return options.bound or bound_of(demand, options.limits)
 
 
 def bound_of(demand: Demand, limits: Limits) -> Bound:

@@ -61,8 +61,8 @@ class RoundLoad:
     data_us: float
 
 
-def round_loads(transfers: Sequence[PieceTransfer], costs: PieceCosts, rounds: int) -> list[RoundLoad]:
-    """Loads of links and ports that are used, if `costs` are those of so many rounds."""
+def round_loads(transfers: Sequence[PieceTransfer], costs: PieceCosts) -> list[RoundLoad]:
+    """Loads of links and ports that are used, if `costs` are those of all data in one round."""
     fixed: dict[int, float] = {}
     data: dict[int, float] = {}
     for transfer in transfers:
@@ -70,7 +70,7 @@ def round_loads(transfers: Sequence[PieceTransfer], costs: PieceCosts, rounds: i
         rows = zip(costs.resources[link], costs.alpha_us[link], costs.chunk_us[link], strict=True)
         for resource, alpha_us, chunk_us in rows:
             fixed[resource] = fixed.get(resource, 0.0) + alpha_us
-            data[resource] = data.get(resource, 0.0) + size * chunk_us * rounds
+            data[resource] = data.get(resource, 0.0) + size * chunk_us
     return [RoundLoad(fixed[resource], data[resource]) for resource in fixed]
 
 
@@ -90,7 +90,7 @@ def least_time_of_rounds_us(transfers: Sequence[PieceTransfer], costs: PieceCost
     for transfer in transfers:
         ready_us = max((arrival_us[earlier] for earlier in transfer.after), default=0.0)
         arrival_us.append(ready_us + each.of_message(transfer.link, costs.size((transfer,))).time_us)
-    busy_us = max(load.fixed_us * rounds + load.data_us for load in round_loads(transfers, costs, 1))
+    busy_us = max(load.fixed_us * rounds + load.data_us for load in round_loads(transfers, costs))
     pieces = rounds * len({transfer.piece for transfer in transfers})
     return busy_us * (1 - 1 / pieces) + max(arrival_us)
 
@@ -113,7 +113,7 @@ def find_round(transfers: Sequence[PieceTransfer], costs: PieceCosts, limits: Li
         If OR-tools is not installed.
     """
     each = [costs.of_message(transfer.link, costs.size((transfer,))) for transfer in transfers]
-    fullest_us = max(load.fixed_us + load.data_us for load in round_loads(transfers, costs, 1))
+    fullest_us = max(load.fixed_us + load.data_us for load in round_loads(transfers, costs))
     deadline = limits.deadline()
     for slack in PARAMS.round_slacks:
         if deadline.over():
@@ -220,7 +220,7 @@ class RoundSearch:
         if found is None:
             return []
         choices = []
-        for rounds in self._tried(transfers, round_loads(transfers, grain, 1), found, possible):
+        for rounds in self._tried(transfers, round_loads(transfers, grain), found, possible):
             least = PARAMS.root_piece_chunks * rounds * len(sizes)
             count = min((each for each in self._counts if each >= least), default=None)
             if count is not None:

@@ -9,7 +9,7 @@ no full link and of what no full link waits for; what lacks is to be small, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -185,12 +185,10 @@ def unequal_cuts(shared: SharedTreeSet, pieces: int) -> tuple[int, ...]:
     return tuple(max(1, round(amount * pieces)) for amount in shared.amounts)
 
 
-def shared_tree_sets(
-    find: Callable[[Wish], SharedTreeSet | None], wishes: Sequence[Wish] = WISHES
-) -> list[SharedTreeSet]:
-    """Shared trees for each of the wishes."""
+def shared_tree_sets(find: Callable[[Wish], SharedTreeSet | None]) -> list[SharedTreeSet]:
+    """Shared trees for each of the wishes above."""
     found: list[SharedTreeSet] = []
-    for wish in wishes:
+    for wish in WISHES:
         shared = find(wish)
         if shared is not None and shared.amounts not in [other.amounts for other in found]:
             found.append(shared)

@@ -85,7 +85,7 @@ def test_rounds_repeat_what_waits_for_what():
 
 
 def test_loads_and_the_promise():
-    loads = round_loads(ALONG, PieceCosts.of(network_of(chain(shared_port=True)), 2 * MB, (1,)), 5)
+    loads = round_loads(ALONG, PieceCosts.of(network_of(chain(shared_port=True)), 2 * MB, (1,)).scaled(5))
     # Each link has an alpha a round and 20 us of data, the port 36 us of data alone.
     assert sorted(loads, key=lambda load: load.data_us) == [
         RoundLoad(1.0, 100.0), RoundLoad(1.0, 100.0), RoundLoad(0.0, 180.0)
