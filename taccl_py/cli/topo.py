@@ -309,7 +309,7 @@ def _show(topology: Topology) -> None:
         )
     kinds: dict[tuple[bool, float, float, float], list[int]] = {}
     for index, link in enumerate(topology.links):
-        inside = topology.node_of[link.src] == topology.node_of[link.dst]
+        inside = topology.is_inside(link)
         kinds.setdefault((not inside, link.alpha_us, link.beta_us_per_mb, link.latency_us), []).append(index)
     rows = []
     for (between, alpha_us, beta_us_per_mb, latency_us), links in sorted(kinds.items()):

@@ -90,7 +90,7 @@ def _total_us(schedule: CellSchedule, protocol: Protocol) -> float:
     total_us = 0.0
     for message in schedule.messages:
         link = topology.links[message.link]
-        near = topology.node_of[link.src] == topology.node_of[link.dst] and topology.inside is not Medium.NETWORK
+        near = topology.is_inside(link) and topology.inside is not Medium.NETWORK
         total_us += (_NEAR_US if near else _FAR_US)[protocol]
         size_bytes = len(message.chunks) * schedule.chunk_bytes
         total_us += _WIRE_BYTES[protocol] * link.beta_us_per_mb * size_bytes / BYTES_PER_MB

@@ -77,7 +77,7 @@ def _near_factor(topology: Topology, profile: RuntimeProfile) -> float:
 
 
 def _near_links(topology: Topology) -> Iterable[Link]:
-    return (link for link in topology.links if topology.node_of[link.src] == topology.node_of[link.dst])
+    return (link for link in topology.links if topology.is_inside(link))
 
 
 def _link_gbps(topology: Topology) -> float:
@@ -89,7 +89,7 @@ def gpu_gbps(topology: Topology) -> float:
     """Most that a rank can send inside its node; links that share a port count once."""
     betas: dict[int, dict[tuple[bool, int], float]] = {}
     for index, link in enumerate(topology.links):
-        if topology.node_of[link.src] == topology.node_of[link.dst]:
+        if topology.is_inside(link):
             place = (True, link.ports[0]) if link.ports else (False, index)
             beta = topology.ports[link.ports[0]].beta_us_per_mb if link.ports else link.beta_us_per_mb
             betas.setdefault(link.src, {})[place] = beta

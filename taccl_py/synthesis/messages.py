@@ -16,10 +16,9 @@ def bounded_by_messages(synthesis: Synthesis, most_chunks: int, over: Over = nev
     Only messages between nodes count. Where time is over, it may be a weaker one.
     """
     schedule = synthesis.schedule
-    links, node_of = schedule.topology.links, schedule.topology.node_of
+    topology = schedule.topology
     longest = max(
-        (len(m.chunks) for m in schedule.messages if node_of[links[m.link].src] != node_of[links[m.link].dst]),
-        default=0,
+        (len(m.chunks) for m in schedule.messages if not topology.is_inside(topology.links[m.link])), default=0
     )
     if longest > most_chunks:
         return synthesis

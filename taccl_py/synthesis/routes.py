@@ -94,7 +94,7 @@ def _own_first_pairs(quotient: Quotient) -> list[tuple[int, int]]:
     for arc in range(quotient.num_arcs):
         chunk, index = quotient.members(arc)[0]
         link = topology.links[index]
-        if topology.node_of[link.src] != topology.node_of[link.dst]:
+        if not topology.is_inside(link):
             own, other = by_link.setdefault(int(quotient.link_orbit[arc]), ([], []))
             (own if problem.goes_first(chunk, index) else other).append(arc)
     return [(mine, theirs) for own, other in by_link.values() for mine in own for theirs in other]

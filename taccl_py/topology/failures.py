@@ -168,7 +168,7 @@ _LACKS = {
 def _links_fail(topology: Topology, sort: FailureSort) -> list[Failure]:
     pairs: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
     for index, link in enumerate(topology.links):
-        if topology.node_of[link.src] == topology.node_of[link.dst]:
+        if topology.is_inside(link):
             pairs[min(link.src, link.dst), max(link.src, link.dst)].add(index)
     found = []
     for (low, high), links in pairs.items():
@@ -244,7 +244,7 @@ def _gpu_ports(topology: Topology) -> set[int]:
         for port in link.ports:
             ends[port][0].add(link.src)
             ends[port][1].add(link.dst)
-        if topology.node_of[link.src] == topology.node_of[link.dst]:
+        if topology.is_inside(link):
             inside.update(link.ports)
     return {port for port in inside if min(map(len, ends[port])) == 1}
 

@@ -236,6 +236,10 @@ class Topology:
             found[node].append(rank)
         return tuple(map(tuple, found))
 
+    def is_inside(self, link: Link) -> bool:
+        """True if a link joins two ranks of one node."""
+        return self.node_of[link.src] == self.node_of[link.dst]
+
     @cached_property
     def has_even_nodes(self) -> bool:
         """True if all nodes have as many ranks."""

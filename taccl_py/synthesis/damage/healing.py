@@ -158,8 +158,8 @@ def _owner(topology: Topology, port: int, links: Sequence[int]) -> int | None:
 def _kind(topology: Topology, node: int, links: Sequence[int]) -> PortKind:
     """Ends that a port joins. One that has a single end in its node on one side is known by that, whatever links are missing."""
     local, node_of = topology.local_rank, topology.node_of
-    inside = [topology.links[i] for i in links if node_of[topology.links[i].src] == node_of[topology.links[i].dst]]
-    across = [topology.links[i] for i in links if node_of[topology.links[i].src] != node_of[topology.links[i].dst]]
+    inside = [topology.links[i] for i in links if topology.is_inside(topology.links[i])]
+    across = [topology.links[i] for i in links if not topology.is_inside(topology.links[i])]
     sources = {local[link.src] for link in inside}
     targets = {local[link.dst] for link in inside}
     if len(sources) == 1 and len(targets) > 1:

@@ -223,7 +223,7 @@ def lane_rates(topology: Topology) -> list[float]:
     """Rate of the best link that leads out of each rank's node, or into it, whichever is less, in MB a microsecond."""
     out, into = [0.0] * topology.num_ranks, [0.0] * topology.num_ranks
     for index, link in enumerate(topology.links):
-        if topology.node_of[link.src] != topology.node_of[link.dst]:
+        if not topology.is_inside(link):
             beta = max(topology.resource_cost[resource][1] for resource in topology.resources_of[index])
             rate = 1 / beta if beta else float("inf")
             out[link.src], into[link.dst] = max(out[link.src], rate), max(into[link.dst], rate)

@@ -189,8 +189,8 @@ class Damage:
     @cached_property
     def _by_lanes(self) -> bool:
         """True if lanes stand in for lanes, as all ranks of a node have its data sooner or later, and nothing inside a node is damaged."""
-        node_of, links = self.topology.node_of, self.plan.topology.links
-        across = all(node_of[links[link].src] != node_of[links[link].dst] for link in self.changed)
+        links = self.plan.topology.links
+        across = not any(self.topology.is_inside(links[link]) for link in self.changed)
         return across and self.plan.collective.kind is Kind.ALLGATHER
 
     def _lane_route(self, block: ChunkBlock, exchange: Exchange) -> list[tuple[int, int]] | None:

@@ -104,7 +104,7 @@ def without_slow_links(topology: Topology) -> Topology | None:
     across = [
         (link, max(topology.resource_cost[resource][1] for resource in topology.resources_of[index]))
         for index, link in enumerate(topology.links)
-        if topology.node_of[link.src] != topology.node_of[link.dst]
+        if not topology.is_inside(link)
     ]
     sent, received = defaultdict[int, list[float]](list), defaultdict[int, list[float]](list)
     for link, beta in across:

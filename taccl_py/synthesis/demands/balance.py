@@ -202,7 +202,7 @@ def _inside_us_per_mb(topology: Topology) -> float:
     costs = (
         topology.resource_cost[resource][1]
         for index, link in enumerate(topology.links)
-        if topology.node_of[link.src] == topology.node_of[link.dst]
+        if topology.is_inside(link)
         for resource in topology.resources_of[index]
     )
     return max(costs, default=0.0)

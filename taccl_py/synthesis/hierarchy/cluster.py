@@ -102,11 +102,11 @@ class LaneCluster:
     @cached_property
     def at_once(self) -> int:
         """Messages that a rank can send inside its node at the same time: links over the most of them that share a port."""
-        topology, node_of = self.site.topology, self.site.topology.node_of
+        topology = self.site.topology
         uses: Counter[int] = Counter()
         number = 0
         for link in topology.links:
-            if link.src == self.nodes[0][0] and node_of[link.dst] == node_of[link.src]:
+            if link.src == self.nodes[0][0] and topology.is_inside(link):
                 number += 1
                 uses.update(link.ports)
         return max(1, number // max(uses.values(), default=1))
@@ -122,12 +122,12 @@ class LaneCluster:
     @cached_property
     def _costs(self) -> dict[bool, tuple[_LaneCost, ...]]:
         """Costs of links inside nodes, and of lanes: of the first node, as others are nearly like it, or of all where nodes differ in size."""
-        topology, node_of = self.site.topology, self.site.topology.node_of
+        topology = self.site.topology
         ranks = set(self.nodes[0]) if topology.has_even_nodes else range(topology.num_ranks)
         found: dict[bool, set[_LaneCost]] = {True: set(), False: set()}
         ends = {rank: lane for ranks in self.carriers for lane, rank in enumerate(ranks)}
         for index, link in enumerate(topology.links):
-            inside = node_of[link.src] == node_of[link.dst]
+            inside = topology.is_inside(link)
             if link.src in ranks and (inside or ends.get(link.src, -1) == ends.get(link.dst, -2)):
                 costs = (topology.resource_cost[resource] for resource in topology.resources_of[index])
                 found[inside].update(_LaneCost(*cost, link.latency_us) for cost in costs)
@@ -164,7 +164,7 @@ def _gates(topology: Topology) -> dict[int, list[int]]:
     """Links that lead out of its node, for each rank that has some."""
     gates: dict[int, list[int]] = {}
     for index, link in enumerate(topology.links):
-        if topology.node_of[link.src] != topology.node_of[link.dst]:
+        if not topology.is_inside(link):
             gates.setdefault(link.src, []).append(index)
     return gates
 

@@ -84,7 +84,7 @@ class NodeOwners:
         share = [weight if weight * len(nodes) >= PARAMS.least_owner_share else 0.0 for weight in weights]
         share = [weight / sum(share) for weight in share]
         # What crosses a link inside is one message, whoever owns; between nodes there is one for each owner.
-        inside = np.array([topology.node_of[k.src] == topology.node_of[k.dst] for k in topology.links])
+        inside = np.array([topology.is_inside(k) for k in topology.links])
         owned = [used for used, weight in zip(usage, share, strict=True) if weight]
         number = np.where(inside, usage[0], np.sum(owned, axis=0)) * len(collector[0])
         load_us = np.sum([load * weight for load, weight in zip(loads, share, strict=True)], axis=0)
@@ -107,7 +107,7 @@ class NodeOwners:
         size_of = {True: piece_bytes, False: piece_bytes / len(self.owners)}
         slowest_us = {True: 0.0, False: 0.0}
         for index, link in enumerate(topology.links):
-            inside = topology.node_of[link.src] == topology.node_of[link.dst]
+            inside = topology.is_inside(link)
             slowest_us[inside] = max(slowest_us[inside], topology.message_us(index, size_of[inside]))
         turns = max(map(len, topology.node_ranks)) - 1
         busy_us = float((self.load_us * (size_bytes / BYTES_PER_MB) + pieces * self.turn_us).max())

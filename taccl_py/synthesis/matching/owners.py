@@ -73,7 +73,7 @@ def _uncollected() -> Iterator[None]:
 def _pieces(topology: Topology, size_bytes: float) -> int:
     """Into how many pieces what a rank owns is cut."""
     messages = 2 * topology.num_ranks * topology.num_nodes
-    crossing = next(k for k in topology.links if topology.node_of[k.src] != topology.node_of[k.dst])
+    crossing = next(k for k in topology.links if not topology.is_inside(k))
     data_us = crossing.beta_us_per_mb * size_bytes / topology.num_ranks / BYTES_PER_MB
     for pieces in PARAMS.owner_pieces:
         if (

@@ -63,7 +63,7 @@ class PolicyTerms:
             return PolicyTerms(Strategy.NONE, {}, {})
         for arc, index in enumerate(quotient.link.tolist()):
             link = topology.links[index]
-            if topology.node_of[link.src] != topology.node_of[link.dst]:
+            if not topology.is_inside(link):
                 continue
             orbit = int(quotient.link_orbit[arc])
             arcs_of.setdefault(orbit, []).append(arc)

@@ -143,7 +143,7 @@ class _Permits:
         late: set[int] = set()
         for message in schedule.messages:
             link = topology.links[message.link]
-            if topology.node_of[link.src] != topology.node_of[link.dst]:
+            if not topology.is_inside(link):
                 own = [source[chunk] == link.src for chunk in message.chunks]
                 if any(own) and message.link in late:
                     return False

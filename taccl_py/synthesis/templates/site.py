@@ -138,8 +138,7 @@ class TemplateSite:
     @cached_property
     def inside(self) -> TemplateSite:
         """The same machine without the links between nodes."""
-        node_of = self.topology.node_of
-        links = tuple(link for link in self.topology.links if node_of[link.src] == node_of[link.dst])
+        links = tuple(link for link in self.topology.links if self.topology.is_inside(link))
         return replace(self, topology=replace(self.topology, links=links))
 
     def tree(
