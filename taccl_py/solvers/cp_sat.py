@@ -21,6 +21,11 @@ class Status(StrEnum):
     INFEASIBLE = "infeasible"
     UNKNOWN = "unknown"
 
+    @property
+    def has_solution(self) -> bool:
+        """True if a solution was found, the best one or not."""
+        return self in (Status.OPTIMAL, Status.FEASIBLE)
+
 
 @dataclass(frozen=True)
 class SolverOutcome:
@@ -110,7 +115,7 @@ def solve_cp(
         cp_model.INFEASIBLE: Status.INFEASIBLE,
     }.get(statuses[0], Status.UNKNOWN)
     count_work(kind, float(solver.response_proto.deterministic_time))
-    found = status in (Status.OPTIMAL, Status.FEASIBLE)
+    found = status.has_solution
     return SolverOutcome(
         status,
         solver.objective_value if found else None,

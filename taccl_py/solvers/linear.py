@@ -115,7 +115,7 @@ class LinearModel:
         for variable, value in self.start.items():
             variable.setInitialValue(value, check=False)
         status = _solve_highs(self, limits) if provider == "HiGHS" else _solve_other(self, provider, limits)
-        found = status in (Status.OPTIMAL, Status.FEASIBLE)
+        found = status.has_solution
         return LinearOutcome(status, float(self.pulp.value(self.problem.objective) or 0.0) if found else None)
 
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from taccl_py.baselines.taccl.ordering import OrderedRouting
-from taccl_py.solvers.cp_sat import Status, import_cp_model, solve_cp
+from taccl_py.solvers.cp_sat import import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
 
 _MOST_TOGETHER = 6
@@ -169,7 +169,7 @@ def _solve(plan: OrderedRouting, candidates: list[int], alone: HopTimes, limits:
     for literal in j.values():
         cp.add_hint(literal, 0)
     outcome = solve_cp(cp, limits)
-    if outcome.status not in (Status.OPTIMAL, Status.FEASIBLE):
+    if not outcome.status.has_solution:
         return frozenset()
     return frozenset(h for h, literal in j.items() if outcome.value(literal))
 

@@ -15,7 +15,7 @@ from typing import Any
 from taccl_py.baselines.taccl.view import TacclView
 from taccl_py.errors import LimitReached
 from taccl_py.sketch.model import Policy
-from taccl_py.solvers.cp_sat import Status, import_cp_model, solve_cp
+from taccl_py.solvers.cp_sat import import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.quotient import Quotient
 
@@ -69,7 +69,7 @@ def solve_routing(view: TacclView, limits: Limits) -> tuple[RoutedChunk, ...]:
     _own_chunks_go_first(m)
     m.cp.minimize(_UNITS_PER_SMALLEST_COST * m.makespan + _pairs_that_talk(m))
     outcome = solve_cp(m.cp, limits)
-    if outcome.status not in (Status.OPTIMAL, Status.FEASIBLE):
+    if not outcome.status.has_solution:
         raise LimitReached("TACCL's routing found no schedule; give more time with --time-limit")
     taken = _useful(m.q, [bool(outcome.value(x)) for x in m.x])
     heads = m.q.head.tolist()

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from taccl_py.solvers.cp_sat import Status, import_cp_model, solve_cp
+from taccl_py.solvers.cp_sat import import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.apportion import to_whole
 from taccl_py.synthesis.flow.params import PARAMS
@@ -246,6 +246,6 @@ class _RoundingModel:
     def solve(self, limits: Limits) -> Counts | None:
         """Best counts found."""
         outcome = solve_cp(self.cp, limits.within(limits.seconds / 2, PARAMS.rounding_work / 2))
-        if outcome.status not in (Status.OPTIMAL, Status.FEASIBLE):
+        if not outcome.status.has_solution:
             return None
         return [[outcome.value(variable) for variable in row] for row in self.counts]

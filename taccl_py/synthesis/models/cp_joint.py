@@ -23,7 +23,7 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from taccl_py.solvers.cp_sat import SolverOutcome, Status, import_cp_model, solve_cp
+from taccl_py.solvers.cp_sat import SolverOutcome, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.models.policy import PolicyTerms
 from taccl_py.synthesis.models.task import ModelTask
@@ -89,7 +89,7 @@ def solve_joint(
     if hint is not None:
         _add_hint(model, task, v, hint)
     outcome = solve_cp(model, limits, on_progress)
-    plan = _plan(task, v, outcome) if outcome.status in (Status.OPTIMAL, Status.FEASIBLE) else None
+    plan = _plan(task, v, outcome) if outcome.status.has_solution else None
     return plan, outcome
 
 

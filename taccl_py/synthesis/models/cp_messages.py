@@ -136,7 +136,7 @@ def solve_messages(task: MessageTask, free: Collection[int] | None, limits: Limi
     """
     model = _MessageModel(task, free)
     outcome = solve_cp(model.model, limits)
-    if outcome.status not in (Status.OPTIMAL, Status.FEASIBLE):
+    if not outcome.status.has_solution:
         return MessageOutcome(None, is_proved=False)
     return MessageOutcome(model.loads(outcome.value), free is None and outcome.status is Status.OPTIMAL)
 

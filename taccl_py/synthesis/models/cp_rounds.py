@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from taccl_py.solvers.cp_sat import SolverOutcome, Status, import_cp_model, solve_cp
+from taccl_py.solvers.cp_sat import SolverOutcome, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.plan import Plan, plan_of_steps
 from taccl_py.synthesis.quotient import Quotient
@@ -48,7 +48,7 @@ def solve_rounds(task: RoundsTask, limits: Limits) -> tuple[Plan | None, SolverO
     _deliver(model, task, x)
     _keep_capacities(model, task, x, rounds)
     outcome = solve_cp(model, limits, kind="rounds")
-    found = outcome.status in (Status.OPTIMAL, Status.FEASIBLE)
+    found = outcome.status.has_solution
     return (_plan(task, x, rounds, outcome) if found else None), outcome
 
 

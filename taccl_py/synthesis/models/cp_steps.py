@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from taccl_py.solvers.cp_sat import SolverOutcome, Status, import_cp_model, solve_cp
+from taccl_py.solvers.cp_sat import SolverOutcome, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.models.task import ModelTask
 from taccl_py.synthesis.plan import Plan, plan_of_steps
@@ -46,7 +46,7 @@ def solve_steps(
     _own_chunks_go_first(model, task, v, num_steps)
     model.minimize(sum(v.length))
     outcome = solve_cp(model, limits, on_progress)
-    plan = _plan(task, v, outcome) if outcome.status in (Status.OPTIMAL, Status.FEASIBLE) else None
+    plan = _plan(task, v, outcome) if outcome.status.has_solution else None
     return plan, outcome
 
 

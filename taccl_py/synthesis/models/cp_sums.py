@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from taccl_py.solvers.cp_sat import Status, import_cp_model, solve_cp
+from taccl_py.solvers.cp_sat import import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
 
 
@@ -97,7 +97,7 @@ class _SumModel:
 
     def solve(self, limits: Limits) -> SumPlan | None:
         outcome = solve_cp(self.model, limits)
-        if outcome.status not in (Status.OPTIMAL, Status.FEASIBLE):
+        if not outcome.status.has_solution:
             return None
 
         def members(table: list[list[Any]], group: int) -> list[int]:

@@ -19,7 +19,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from taccl_py.solvers.cp_sat import Status
 from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.linear import LinearModel, LinearOutcome
 from taccl_py.synthesis.models.task import ModelTask
@@ -46,7 +45,7 @@ def solve_contiguity(task: ModelTask, order: Plan, solver: str, limits: Limits) 
     _order_on_resources(model, task, arcs, v)
     _joined_pieces(model, task, v)
     outcome = model.solve(solver, limits)
-    if outcome.status not in (Status.OPTIMAL, Status.FEASIBLE):
+    if not outcome.status.has_solution:
         return None, outcome
     return _plan(task, arcs, v), outcome
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from taccl_py.solvers.cp_sat import Status
 from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.linear import LinearModel, LinearOutcome
 from taccl_py.synthesis.models.policy import PolicyTerms
@@ -48,7 +47,7 @@ def solve_routing(
     if hint is not None:
         model.set_start(_start(task, x, hold, makespan, hint))
     outcome = model.solve(solver, limits)
-    if outcome.status not in (Status.OPTIMAL, Status.FEASIBLE):
+    if not outcome.status.has_solution:
         return None, outcome
     return tuple(a for a, used in x.items() if (used.varValue or 0.0) > 0.5), outcome
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from taccl_py.solvers.cp_sat import Status
 from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.linear import LinearModel, LinearOutcome
 from taccl_py.synthesis.models.task import ModelTask
@@ -31,7 +30,7 @@ def solve_linear_steps(
     _busiest_resource(model, task, x, run, length)
     _own_first(model, task, x, num_steps)
     outcome = model.solve(solver, limits)
-    if outcome.status not in (Status.OPTIMAL, Status.FEASIBLE):
+    if not outcome.status.has_solution:
         return None, outcome
     return _plan(task, x, length), outcome
 

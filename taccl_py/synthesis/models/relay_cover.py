@@ -113,6 +113,6 @@ def _chosen(cover: RelayCover, limits: Limits) -> tuple[tuple[Relay, ...] | None
                 return None, Status.INFEASIBLE
             model.add_bool_or([x[i] for i in serving])
     outcome = solve_cp(model, limits.within(limits.seconds, PARAMS.cp_work))
-    if outcome.status not in (Status.OPTIMAL, Status.FEASIBLE):
+    if not outcome.status.has_solution:
         return None, outcome.status
     return tuple(relay for relay, used in zip(cover.relays, x, strict=True) if outcome.value(used)), outcome.status
