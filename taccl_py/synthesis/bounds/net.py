@@ -138,7 +138,8 @@ class Net:
 
     def quickest_from(self, ranks: Sequence[int]) -> FloatArray:
         """Least time of the smallest message from each of some ranks to every rank, [start, rank]."""
-        return self.quickest(_rows(ranks, self.num_ranks), self.least_message_us)
+        starts = np.arange(self.num_ranks)[None, :] == np.array(ranks)[:, None]
+        return self.quickest(starts, self.least_message_us)
 
     def reversed(self) -> Net:
         """Return the same resources with every link turned around, the same net every time; links keep their numbers."""
@@ -163,12 +164,6 @@ def quickest(
     usable[0, list(links)] = True
     found: list[float] = net.quickest(start, np.array(cost_us, dtype=np.float64), usable)[0].tolist()
     return tuple(found)
-
-
-def _rows(ranks: Sequence[int], num_ranks: int) -> BoolArray:
-    rows = np.zeros((len(ranks), num_ranks), dtype=bool)
-    rows[np.arange(len(ranks)), list(ranks)] = True
-    return rows
 
 
 @dataclass(frozen=True)

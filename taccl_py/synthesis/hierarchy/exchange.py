@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.gather import Numbering, add_up, hand_out
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE, RankLoad, inside_steps
-from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
+from taccl_py.synthesis.hierarchy.stages import Stage, add_stage, schedule_stages
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
 
 
@@ -26,11 +26,10 @@ def exchange_stages(cluster: LaneCluster, inside: str, pieces: Sequence[int], ch
         chunks = -(-piece * cluster.site.topology.num_ranks // cluster.width)
         load = RankLoad(chunk_bytes, chunks, True)
         steps = tuple(inside_steps(cluster, inside, load, 1))
-        first = len(stages)
-        stages.append(Stage(steps, INSIDE, ()))
+        first = last = add_stage(stages, steps, INSIDE)
         for _ in range(number.bit_length() - 1):
-            stages.append(Stage((cluster.lane_us(load.num_bytes),), ACROSS, (len(stages) - 1,)))
-        stages.append(Stage(steps, INSIDE, (len(stages) - 1,)))
+            last = add_stage(stages, (cluster.lane_us(load.num_bytes),), ACROSS, last)
+        add_stage(stages, steps, INSIDE, last)
         rows.append(stages[first:])
     schedule_stages(stages)
     return rows
