@@ -23,6 +23,7 @@ from taccl_py.pipeline.conversion import Conversion, convert_and_verify
 from taccl_py.pipeline.deliver import Lowered, lower_and_verify, lower_best
 from taccl_py.pipeline.demand_programs import DEMAND_TARGETS, refuse_runtime
 from taccl_py.pipeline.demands import DemandAnswer
+from taccl_py.pipeline.kept import KeptProgram
 from taccl_py.pipeline.plan_choice import PlanChoice, PlanWishes, choose_among
 from taccl_py.pipeline.search import chosen_instead, require_valid
 from taccl_py.pipeline.select import LoweringEnds, choose_for, lower_under
@@ -55,6 +56,11 @@ class Choice:
     lowered: Lowered
     instances: int
     runtime_us: float | None
+
+    @property
+    def best_us(self) -> float:
+        """Time under the runtime profile if there is one, else that on links and ports."""
+        return self.lowered.replay.makespan_us if self.runtime_us is None else self.runtime_us
 
 
 def lower_schedule(
@@ -137,6 +143,13 @@ def deliver(
         )  # fmt: skip
         choice = Choice(chosen.schedule, chosen.lowered, chosen.setting.instances, chosen.runtime_us)
     return Delivered(_with_schedule(answer, best), choice)
+
+
+def kept_instead(delivered: Delivered, schedule: Schedule, kept: KeptProgram, instances: int) -> Delivered:
+    """The answer with the program that was in use before, and its schedule with the times of the machine as it is."""
+    best = chosen_instead(_as_synthesis(delivered.answer), schedule)
+    choice = Choice(best.schedule, kept.lowered, instances, kept.runtime_us)
+    return Delivered(_with_schedule(delivered.answer, best), choice)
 
 
 def _with_schedule(answer: Answer, best: Synthesis) -> Answer:

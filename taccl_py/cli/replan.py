@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from taccl_py.api.policy import LIMIT_RANKS, RACE_LIMIT_S
+from taccl_py.api.policy import AUTO, LIMIT_RANKS, RACE_LIMIT_S
 from taccl_py.cli.delivery import (
     check_output,
     deliver_answer,
@@ -46,13 +46,19 @@ from taccl_py.topology.degrade import Degradation
 from taccl_py.units import format_time
 
 if TYPE_CHECKING:
+    from taccl_py.api.lowering import Choice
+    from taccl_py.lowering.lower import LoweringOptions
+    from taccl_py.pipeline.kept import KeptProgram
     from taccl_py.pipeline.replan import Replanned
+    from taccl_py.profiles.model import RuntimeProfile
     from taccl_py.schedule.ir import Schedule
 
 _SECONDS = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(ms|s|min|)\s*")
 _UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "min": 60.0}
 _LEAST_S = 0.1
+_PROGRAM = "algorithm.xml"
 _WHAT = {
+    "kept": "the program in use, nothing to load",
     "re-timed": "the old schedule as it is",
     "resized": "the old schedule, its chunks of other sizes",
     "reweighed": "the old schedule, less on what is slow; others of the node stand in",
@@ -87,7 +93,7 @@ def replan(schedule: Path, output: Path | None, as_json: bool, **values: Any) ->
     SCHEDULE is a schedule.json, or the folder of taccl synth that has one; of a folder of --single-failures, what was prepared for the
     failure is taken for the old one. The old schedule is timed anew, its chunks get other sizes, its
     routes other weights, and a search takes the time that is left. The fastest one is verified and lowered; it is never slower than
-    going on with the old one.
+    going on with the old one. If the algorithm.xml beside SCHEDULE is still as fast as what is found, it is the answer, byte for byte.
 
     \b
     Examples:
@@ -97,7 +103,9 @@ def replan(schedule: Path, output: Path | None, as_json: bool, **values: Any) ->
       taccl replan failures/ --without-port 'node 1 ib3 *' --within 1s -o new/
     """
     from taccl_py.answer import Ended
+    from taccl_py.api.lowering import kept_instead
     from taccl_py.api.search import answer_of, with_defaults
+    from taccl_py.pipeline.kept import KeptProgram
     from taccl_py.pipeline.replan import replan as replan_schedule
     from taccl_py.pipeline.resolve import Request, damaged_machine
     from taccl_py.profiles.catalog import select_profile
@@ -120,6 +128,8 @@ def replan(schedule: Path, output: Path | None, as_json: bool, **values: Any) ->
     )  # fmt: skip
     request = with_defaults(request, engine=None, effort=None, time_limit=values["within"])
     topology, _ = damaged_machine(request)
+    in_use = _ProgramInUse.beside(schedule)
+    values["runtime"] = in_use.runtime if values["runtime"] == AUTO else values["runtime"]
     options = make_lowering_options(values, topology)
     selection = select_profile(values["runtime_profile"], options.runtime.name, topology)
     request = replace(request, topology=topology, profile=selection.profile)
@@ -129,13 +139,16 @@ def replan(schedule: Path, output: Path | None, as_json: bool, **values: Any) ->
         ended = Ended.of(request.options.limits, is_proved=found.synthesis.proof is not Proof.FEASIBLE)
         answer = answer_of(found.synthesis, request, options.runtime, ended)
         events.stage("lowering")
-        choice = None
+        choice = kept = None
         if not values["only_schedule"] and not is_schedule_alone(output):
             delivered = deliver_answer(answer, options, values["instances"], over, settled_by, stop, output)
+            kept = in_use.kept(found.retimed, options, values["instances"], answer.profile)
+            if found.retimed and isinstance(kept, KeptProgram) and kept.best_us <= delivered.choice.best_us:
+                delivered = kept_instead(delivered, found.retimed, kept, in_use.instances)
             answer, choice = delivered.answer, delivered.choice
         lowered = None if choice is None else choice.lowered
         facts = {**record(answer, lowered, []), **program_facts(choice, options.runtime)}
-        facts |= {**runtime_facts(answer, selection.note), **_facts(old, found, answer.schedule)}
+        facts |= {**runtime_facts(answer, selection.note), **_facts(old, found, answer.schedule, kept, choice)}
     files = write_answer(output, answer, lowered, facts)
     result = timed({**facts, "files": files}, answer)
     notes = [] if lowered is None else program_notes(answer, lowered, options, output, cut_short=stop.is_set())
@@ -146,6 +159,55 @@ def replan(schedule: Path, output: Path | None, as_json: bool, **values: Any) ->
     print_table(summary_table(result))
     for line in (*notes, *(f"wrote {name}" for name in files)):
         click.echo(line, err=True)
+
+
+@dataclass(frozen=True)
+class _ProgramInUse:
+    """Program beside an old schedule.
+
+    Attributes
+    ----------
+    path, text
+        Its file; the text is empty if there is none.
+    runtime, instances
+        What the summary beside it tells of it, or ``auto`` and 1.
+    """
+
+    path: Path
+    text: str
+    runtime: str
+    instances: int
+
+    @staticmethod
+    def beside(schedule: Path) -> _ProgramInUse:
+        """Return that of a folder, or of the folder that a schedule is in.
+
+        Raises
+        ------
+        InputError
+            If it cannot be read.
+        """
+        from taccl_py.report.summaries import told_instances, told_runtimes
+
+        folder = schedule if schedule.is_dir() else schedule.parent
+        path = folder / _PROGRAM
+        runtimes = told_runtimes([folder])
+        runtime = runtimes.pop() if len(runtimes) == 1 else AUTO
+        return _ProgramInUse(path, read_text(path) if path.exists() else "", runtime, told_instances(folder))
+
+    def kept(
+        self, retimed: Schedule | None, options: LoweringOptions, instances: int | None, profile: RuntimeProfile
+    ) -> KeptProgram | str:
+        """The program on the machine as it is, or why it cannot go on; `instances` are what the user asks for."""
+        from taccl_py.pipeline.kept import kept_program
+
+        if not self.text:
+            return f"there is no {_PROGRAM} beside the old schedule"
+        if retimed is None:
+            return "its schedule does not serve"
+        if instances not in (None, self.instances):
+            return f"it has {self.instances} instances"
+        return kept_program(self.text, str(self.path), retimed, options, profile)
 
 
 def _prepared(folder: Path, degradation: Degradation) -> Path:
@@ -202,27 +264,34 @@ def _read(path: Path) -> Schedule:
     return found
 
 
-def _facts(old: Schedule, found: Replanned, taken: Schedule) -> dict[str, Any]:
+def _facts(
+    old: Schedule, found: Replanned, taken: Schedule, kept: KeptProgram | str | None, choice: Choice | None
+) -> dict[str, Any]:
     """Remedies that were tried, the one that was taken, and the time of the old schedule on the machine as it was."""
-    return {
-        "remedy": str(found.remedy_of(taken)),
-        "old_us": old.makespan_us,
-        "remedies": [
-            {
-                "remedy": str(each.remedy),
-                "makespan_us": None if each.schedule is None else each.schedule.makespan_us,
-                "reason": each.reason,
-            }
-            for each in found.tried
-        ],
-    }
+    is_kept = kept is not None and not isinstance(kept, str) and choice is not None and choice.lowered is kept.lowered
+    remedy = "kept" if is_kept else str(found.remedy_of(taken))
+    rows: list[dict[str, Any]] = []
+    if isinstance(kept, str):
+        rows.append(_remedy("kept", None, None, kept))
+    elif kept is not None:
+        rows.append(_remedy("kept", found.retimed, kept.best_us, ""))
+    for each in found.tried:
+        program_us = choice.best_us if choice is not None and str(each.remedy) == remedy else None
+        rows.append(_remedy(str(each.remedy), each.schedule, program_us, each.reason))
+    return {"remedy": remedy, "old_us": old.makespan_us, "remedies": rows}
+
+
+def _remedy(remedy: str, schedule: Schedule | None, program_us: float | None, reason: str) -> dict[str, Any]:
+    """One remedy: its time on links and ports, and that of its program where it was timed."""
+    makespan_us = None if schedule is None else schedule.makespan_us
+    return {"remedy": remedy, "makespan_us": makespan_us, "program_us": program_us, "reason": reason}
 
 
 def _table(result: dict[str, Any]) -> Any:
-    rows = [("", "the old schedule before the failure", format_time(result["old_us"]), "")]
+    rows = [("", "the old schedule before the failure", format_time(result["old_us"]), "", "")]
     for each in result["remedies"]:
-        time_us = each["makespan_us"]
+        times = ("" if us is None else format_time(us) for us in (each["makespan_us"], each["program_us"]))
         chosen = "taken" if each["remedy"] == result["remedy"] else each["reason"]
-        rows.append((each["remedy"], _WHAT[each["remedy"]], "" if time_us is None else format_time(time_us), chosen))
-    title = f"{result['collective']} on {result['topology']}, links and ports alone"
-    return plain_table(title, ("remedy", "what", "time", ""), rows)
+        rows.append((each["remedy"], _WHAT[each["remedy"]], *times, chosen))
+    columns = ("remedy", "what", "on links and ports", "its program", "")
+    return plain_table(f"{result['collective']} on {result['topology']}", columns, rows)

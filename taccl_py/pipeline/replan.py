@@ -2,7 +2,8 @@
 
 The old schedule is timed anew on the machine as it is now, so that what is found is never slower than going on with it. Its chunks get
 new sizes by a linear program; its routes get new weights, and ranks of a node stand in for one whose NIC is slow or gone
-(`taccl_py.synthesis.damage`); and engine auto searches for what time is left.
+(`taccl_py.synthesis.damage`); and engine auto searches for what time is left. The program that is in use may still be the fastest one
+(`taccl_py.pipeline.kept`).
 """
 
 from __future__ import annotations
@@ -75,6 +76,11 @@ class Replanned:
             if each.schedule is not None and each.schedule.messages == schedule.messages:
                 return each.remedy
         return Remedy.SEARCHED if self.tried[-1].schedule is not None else self.remedy
+
+    @property
+    def retimed(self) -> Schedule | None:
+        """The old schedule with the times of the damaged machine; None if it does not serve."""
+        return next((each.schedule for each in self.tried if each.remedy is Remedy.RETIMED), None)
 
 
 def replan(old: Schedule, topology: Topology, options: Options, events: Events) -> Replanned:

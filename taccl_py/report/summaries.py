@@ -131,6 +131,13 @@ def told_runtimes(paths: Iterable[Path], known: Collection[str] = RUNTIMES) -> s
     return found
 
 
+def told_instances(folder: Path) -> int:
+    """Parts of every chunk that the summary in a folder of ``taccl synth`` tells; 1 if it tells none, or there is none that can be read."""
+    with suppress(InputError):
+        return Fields(read_json(folder / SUMMARY_FILE), SUMMARY_FILE).integer("instances", 1)
+    return 1
+
+
 def _told_runtime(summary: Path) -> tuple[str, set[str]]:
     """Runtime that a summary names, and the names of the files that it is of; nothing if it cannot be read."""
     with suppress(InputError):

@@ -1,6 +1,7 @@
 """``taccl replan``: a new schedule after a failure."""
 
 import json
+import re
 
 import pytest
 
@@ -32,6 +33,65 @@ def test_a_folder_is_replanned_into_another_one(taccl, folder, old):
     assert taccl("check", "new").code == 0
     summary = json.loads((folder / "new" / "summary.json").read_text())
     assert summary["remedies"] == result["remedies"]
+
+
+def kept(taccl, *options):
+    """What is said of the program in use."""
+    result = taccl("replan", "old", *FAULT, *SOON, *options, "--json").json
+    (found,) = [each for each in result["remedies"] if each["remedy"] == "kept"]
+    return result["remedy"], found
+
+
+def test_the_program_in_use_goes_on_where_no_other_is_faster(taccl, folder):
+    """Two ranks: the link between them is all there is, so a new program gains nothing."""
+    assert taccl("synth", "full:2", "allgather", "--engine", "templates", "--size", "1MiB", "-o", "old").code == 0
+    ended = taccl("replan", "old", *FAULT, *SOON, "-o", "new", "--json")
+    assert ended.code == 0, ended.err
+    assert ended.json["remedy"] == "kept"
+    (found,) = [each for each in ended.json["remedies"] if each["remedy"] == "kept"]
+    # Of two ranks, without a profile, a program takes as long as its schedule.
+    assert found["program_us"] == pytest.approx(found["makespan_us"]) == pytest.approx(ended.json["makespan_us"])
+    assert (folder / "new" / "algorithm.xml").read_bytes() == (folder / "old" / "algorithm.xml").read_bytes()
+    assert taccl("check", "new").code == 0
+    assert "nothing to load" in taccl("replan", "old", *FAULT, *SOON).out
+
+
+def test_a_slower_program_in_use_is_replaced(taccl, folder, old):
+    """A twentieth of a link's bandwidth: two hops over the third rank are faster than it."""
+    ended = taccl("replan", "old", "--slow-link", "0->1:0.05", "--within", "2s", "-o", "new", "--json")
+    times = {each["remedy"]: each["program_us"] for each in ended.json["remedies"]}
+    assert ended.json["remedy"] != "kept"
+    assert times[ended.json["remedy"]] < times["kept"]
+    assert (folder / "new" / "algorithm.xml").read_bytes() != (old / "algorithm.xml").read_bytes()
+
+
+def test_why_the_program_in_use_cannot_go_on_is_said(taccl, old):
+    program = old / "algorithm.xml"
+    text = program.read_text()
+    assert 'proto="LL128"' in text
+    taken, found = kept(taccl, "--protocol", "Simple")
+    assert taken != "kept"
+    assert found["program_us"] is None
+    assert "another placement or protocol" in found["reason"]
+    assert "has 1 instances" in kept(taccl, "--instances", "2")[1]["reason"]
+    program.write_text(re.sub('maxBytes="[0-9]+"', 'maxBytes="1024"', text), encoding="utf-8")
+    assert "other sizes" in kept(taccl)[1]["reason"]
+    program.write_text(text.replace('srcoff="0"', 'srcoff="1"', 1), encoding="utf-8")
+    assert "verifier rejects it" in kept(taccl)[1]["reason"]
+    program.write_text(text.replace('proto="LL128"', 'proto="Other"'), encoding="utf-8")
+    assert "not for MSCCL executor" in kept(taccl)[1]["reason"]
+    program.unlink()
+    assert "no algorithm.xml beside" in kept(taccl)[1]["reason"]
+    gone = taccl("replan", "old", "--without-link", "0->1", *SOON, "--json").json["remedies"]
+    assert (gone[0]["remedy"], gone[0]["program_us"]) == ("kept", None)
+
+
+def test_the_new_program_is_for_the_runtime_of_the_old_one(taccl, folder):
+    assert taccl("synth", "full:3", "allgather", "--runtime", "legacy", "--engine", "templates", "-o", "old").code == 0
+    ended = taccl("replan", "old", "--slow-link", "0->1:0.05", "--within", "2s", "-o", "new", "--json")
+    assert (ended.code, ended.json["runtime"]) == (0, "legacy")
+    assert taccl("check", "new", "--runtime", "legacy").code == 0
+    assert json.loads((folder / "new" / "summary.json").read_text())["runtime"] == "legacy"
 
 
 def test_notes_on_the_program_are_told_as_by_synth(taccl, folder):  # noqa: ARG001
