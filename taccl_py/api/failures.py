@@ -7,12 +7,14 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 
 from taccl_py.answer import Answer
-from taccl_py.api.lowering import Choice
+from taccl_py.api.lowering import Choice, Delivered, kept_instead, with_other_schedule
 from taccl_py.api.policy import EFFORTS
 from taccl_py.api.search import search_for
 from taccl_py.collective import ROOTED
-from taccl_py.errors import InputError, SynthesisError
+from taccl_py.errors import InputError, LoweringError, SynthesisError
 from taccl_py.pipeline.images import LoweredImages, verified_image
+from taccl_py.pipeline.kept import program_there
+from taccl_py.pipeline.replan import schedule_on
 from taccl_py.pipeline.resolve import Request
 from taccl_py.runtimes import Runtime
 from taccl_py.solvers.limits import Deadline, Limits, Over
@@ -35,9 +37,10 @@ _LEAST_RANKS_BESIDE = 32
 # Part of a class's time that is for its programs, where limits are of the clock.
 _LOWERING = 0.4
 
-# Lowers an answer, and may take one of its runners-up for it, until time is over; the failure is for messages.
-Lowerer = Callable[[Answer, Failure, Over], tuple[Answer, Choice | None]]
-_LowererInTime = Callable[[Answer, Failure], tuple[Answer, Choice | None]]
+# Lowers an answer, and may take one of its runners-up for it, until time is up for trials, and for programs of the best ones; the failure is for
+# messages, None for the whole machine.
+Lowerer = Callable[[Answer, Failure | None, Over, Over], tuple[Answer, Choice | None]]
+_LowererInTime = Callable[[Answer, Failure | None], tuple[Answer, Choice | None]]
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ class FailurePlan:
     healthy_us: float | None = None
     done: list[ServedClass] = field(default_factory=list)
     missing: list[tuple[Failure, str]] = field(default_factory=list)
+    _whole: tuple[Answer, Choice | None] | None = None
 
     @staticmethod
     def of(request: Request, topology: Topology, sorts: tuple[FailureSort, ...]) -> FailurePlan:
@@ -124,8 +128,8 @@ class FailurePlan:
     ) -> Iterator[ServedFailure]:
         """Failures as soon as each has its file. An interrupt of a search ends the searches; one that comes later ends the images too.
 
-        The whole machine is searched too, with the effort ``quick``, for comparison: first of all, or on many ranks beside the making of
-        programs.
+        The whole machine is searched too, with the effort ``quick``, for comparison: first of all, and what is found serves failures too where it
+        is as fast as what is found for them; on many ranks beside the making of programs.
 
         Parameters
         ----------
@@ -152,7 +156,7 @@ class FailurePlan:
         with ExitStack() as stack:
             if not is_beside:
                 events.stage("whole machine")
-                self.healthy_us = _time_on_whole(self._within(self.request, limits), runtime)
+                self._serve_whole(limits, runtime, lower)
             beside: BackgroundCall[float | None] | None = None
             for number, failures in enumerate(self.classes):
                 share = self._limits(deadline, len(self.classes) - number)
@@ -161,14 +165,40 @@ class FailurePlan:
                 self.done.append(found)
                 if is_beside and beside is None and found.answer is not None and not limits.stop.is_set():
                     beside = BackgroundCall(stack, _time_on_whole, whole, runtime)
-                over = share.to_lower() if share.by_work else share.within(kept).countdown()
-                in_time = _as_it_is if lower is None else _InTime(lower, over)
+                in_time = _as_it_is if lower is None else _InTime.of(lower, share, kept)
                 yield from self._served_class(number, found, runtime, events, in_time)
             if beside is not None:
                 events.stage("whole machine")
                 self.healthy_us = beside.result(limits.stop)
                 if self.healthy_us is None and not limits.stop.is_set():  # the process may have died
                     self.healthy_us = _time_on_whole(whole, runtime)
+
+    def _serve_whole(self, limits: Limits, runtime: Runtime, lower: Lowerer | None) -> None:
+        """Search the whole machine, and lower what is found."""
+        kept = 0.0 if lower is None or limits.by_work else _LOWERING * limits.seconds
+        with suppress(SynthesisError, LoweringError):
+            answer = search_for(self._within(self.request, limits.within(limits.seconds - kept)), runtime, Events())
+            self.healthy_us = answer.time_us
+            self._whole = answer, None
+            if lower is not None and not limits.stop.is_set():
+                self._whole = _InTime.of(lower, limits, kept)(answer, None)
+
+    def _or_whole(self, answer: Answer, choice: Choice | None, runtime: Runtime) -> tuple[Answer, Choice | None]:
+        """What serves a failure: what was found for it, or for the whole machine if that serves it too and is as fast."""
+        if self._whole is None:
+            return answer, choice
+        whole, program = self._whole
+        schedule = schedule_on(whole.schedule, answer.schedule.topology)
+        if isinstance(schedule, str):
+            return answer, choice
+        if choice is None:
+            is_slower = schedule.makespan_us >= answer.schedule.makespan_us
+            return (answer if is_slower else with_other_schedule(answer, schedule)), None
+        there = None if program is None else program_there(program.lowered, schedule, runtime, answer.profile)
+        if program is None or there is None or there.best_us > choice.best_us:
+            return answer, choice
+        found = kept_instead(Delivered(answer, choice), schedule, there, program.instances)
+        return found.answer, found.choice
 
     def _served_class(
         self, number: int, found: ServedClass, runtime: Runtime, events: Events, lower: _LowererInTime
@@ -178,7 +208,7 @@ class FailurePlan:
             self.missing += [(image.failure, found.reason) for image in failures.images]
             return
         events.stage(f"lowering for {failures.first.what}")
-        answer, choice = lower(found.answer, failures.first)
+        answer, choice = self._or_whole(*lower(found.answer, failures.first), runtime)
         self.done[-1] = replace(found, answer=answer)
         stop = self.request.options.limits.stop
         was_stopped = stop.is_set()
@@ -236,12 +266,21 @@ class _InTime:
 
     lower: Lowerer
     over: Over
+    settled: Over
 
-    def __call__(self, answer: Answer, failure: Failure) -> tuple[Answer, Choice | None]:
-        return self.lower(answer, failure, self.over)
+    @staticmethod
+    def of(lower: Lowerer, limits: Limits, kept: float) -> _InTime:
+        """Return the one for limits of work, or of the clock, of which so many seconds are kept for it."""
+        if limits.by_work:
+            return _InTime(lower, limits.to_lower(), limits.to_settle())
+        over = limits.within(kept).countdown()
+        return _InTime(lower, over, over)
+
+    def __call__(self, answer: Answer, failure: Failure | None) -> tuple[Answer, Choice | None]:
+        return self.lower(answer, failure, self.over, self.settled)
 
 
-def _as_it_is(answer: Answer, _: Failure) -> tuple[Answer, None]:
+def _as_it_is(answer: Answer, _: Failure | None) -> tuple[Answer, None]:
     """Return the answer without a program, which nobody asked for."""
     return answer, None
 

@@ -147,9 +147,13 @@ def deliver(
 
 def kept_instead(delivered: Delivered, schedule: Schedule, kept: KeptProgram, instances: int) -> Delivered:
     """The answer with the program that was in use before, and its schedule with the times of the machine as it is."""
-    best = chosen_instead(_as_synthesis(delivered.answer), schedule)
-    choice = Choice(best.schedule, kept.lowered, instances, kept.runtime_us)
-    return Delivered(_with_schedule(delivered.answer, best), choice)
+    answer = with_other_schedule(delivered.answer, schedule)
+    return Delivered(answer, Choice(answer.schedule, kept.lowered, instances, kept.runtime_us))
+
+
+def with_other_schedule(answer: Answer, schedule: Schedule) -> Answer:
+    """The answer with another schedule for the same machine, of which nothing is proved but that it is at the bound, if it is."""
+    return _with_schedule(answer, chosen_instead(_as_synthesis(answer), schedule))
 
 
 def _with_schedule(answer: Answer, best: Synthesis) -> Answer:
@@ -288,7 +292,7 @@ def deliver_plan(
     if schedule is answer.schedule:
         return answer, choice
     require_valid(schedule)
-    return _with_schedule(answer, chosen_instead(_as_synthesis(answer), schedule)), choice
+    return with_other_schedule(answer, schedule), choice
 
 
 def _as_synthesis(answer: Answer) -> Synthesis:

@@ -110,11 +110,13 @@ class _FailureFiles:
         """Name of the folder of each failure, by its words."""
         return folder_names(image.failure.what for each in self.plan.classes for image in each.images)
 
-    def lower(self, answer: Answer, failure: Failure, over: Over) -> tuple[Answer, Choice | None]:
-        """Program of a schedule."""
+    def lower(
+        self, answer: Answer, failure: Failure | None, over: Over, settled: Over
+    ) -> tuple[Answer, Choice | None]:  # fmt: skip
+        """Program of a schedule, for a failure or for the whole machine."""
         stop = self.plan.request.options.limits.stop
-        folder = None if self.output is None else self.output / self.folders[failure.what]
-        delivered = deliver_answer(answer, self.options, self.values["instances"], over, over, stop, folder)
+        folder = None if self.output is None or failure is None else self.output / self.folders[failure.what]
+        delivered = deliver_answer(answer, self.options, self.values["instances"], over, settled, stop, folder)
         return delivered.answer, delivered.choice
 
     def write(self, each: ServedFailure) -> None:

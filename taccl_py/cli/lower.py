@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from taccl_py.cli.asked import refuse_others
 from taccl_py.cli.delivery import plan_facts
 from taccl_py.cli.lower_targets import CHAKRA, OTHER_TARGETS, lower_to, refuse_network_option
-from taccl_py.cli.notes import unserved_note, unserved_plan_note
+from taccl_py.cli.notes import faster_by_switch_note, unserved_note, unserved_plan_note
 from taccl_py.cli.options import (
     SIZE,
     echo_json,
@@ -396,11 +396,8 @@ def _lower_plan(subject: Schedule, values: dict[str, Any]) -> _Written:
     if by_switch_us is not None:
         facts["switch_runtime_us"] = by_switch_us
     summary += _unused_size(subject, choice.lowered.plan)
-    if by_switch_us is not None and choice.runtime_us is not None and by_switch_us < choice.runtime_us:
-        summary += (
-            f"\nnote: by switch it takes {format_time(by_switch_us)} (--switch), for buffers that were allocated for that "
-            "(mscclpp.RawGpuBuffer)"
-        )
+    note = faster_by_switch_note(by_switch_us, choice.runtime_us, "--switch")
+    summary += f"\n{note}" if note else ""
     return _Written(choice.lowered.text, facts, summary)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taccl_py.runtimes import EXECUTOR, V100_THREADBLOCKS
-from taccl_py.units import format_gap, format_size
+from taccl_py.units import format_gap, format_size, format_time
 
 if TYPE_CHECKING:
     from taccl_py.answer import Answer
@@ -47,6 +47,13 @@ def unserved_plan_note(size_bytes: int, plan: Plan) -> str:
     if size_bytes % plan.unit_bytes == 0:
         return ""
     return f"note: the runtime runs the plan at multiples of {plan.unit_bytes} bytes, and not at the schedule's {size_bytes}"
+
+
+def faster_by_switch_note(switch_us: float | None, runtime_us: float | None, how: str) -> str:
+    """A note on a plan for MSCCL++ by switch that is faster than one by messages, and how to make it; empty if there is none."""
+    if switch_us is None or runtime_us is None or switch_us >= runtime_us:
+        return ""
+    return f"note: by switch it takes {format_time(switch_us)} ({how}), for buffers that were allocated for that (mscclpp.RawGpuBuffer)"
 
 
 def program_notes(

@@ -39,6 +39,7 @@ from taccl_py.errors import InputError
 from taccl_py.jsonio import format_of, read_text
 from taccl_py.portfolio.failure_index import INDEX
 from taccl_py.report.tables import plain_table, print_table, record, summary_table, timed
+from taccl_py.runtimes import MSCCLPP, RUNTIMES
 from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT, GROUP_FORMAT, read_schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Options
@@ -129,7 +130,8 @@ def replan(schedule: Path, output: Path | None, as_json: bool, **values: Any) ->
     request = with_defaults(request, engine=None, effort=None, time_limit=values["within"])
     topology, _ = damaged_machine(request)
     in_use = _ProgramInUse.beside(schedule)
-    values["runtime"] = in_use.runtime if values["runtime"] == AUTO else values["runtime"]
+    if values["runtime"] == AUTO and in_use.runtime in RUNTIMES:
+        values["runtime"] = in_use.runtime
     options = make_lowering_options(values, topology)
     selection = select_profile(values["runtime_profile"], options.runtime.name, topology)
     request = replace(request, topology=topology, profile=selection.profile)
@@ -152,6 +154,8 @@ def replan(schedule: Path, output: Path | None, as_json: bool, **values: Any) ->
     files = write_answer(output, answer, lowered, facts)
     result = timed({**facts, "files": files}, answer)
     notes = [] if lowered is None else program_notes(answer, lowered, options, output, cut_short=stop.is_set())
+    plan_note = in_use.note(files[0] if files else "SCHEDULE.json")
+    notes += [plan_note] if plan_note else []
     if as_json:
         echo_json(result | in_json(notes))
         return
@@ -191,9 +195,15 @@ class _ProgramInUse:
 
         folder = schedule if schedule.is_dir() else schedule.parent
         path = folder / _PROGRAM
-        runtimes = told_runtimes([folder])
-        runtime = runtimes.pop() if len(runtimes) == 1 else AUTO
+        told = told_runtimes([folder], (*RUNTIMES, MSCCLPP.name))
+        runtime = told.pop() if len(told) == 1 else AUTO
         return _ProgramInUse(path, read_text(path) if path.exists() else "", runtime, told_instances(folder))
+
+    def note(self, schedule: str) -> str:
+        """Return a note where it is a plan, as new programs are XML; `schedule` is the new one's file."""
+        if self.runtime != MSCCLPP.name:
+            return ""
+        return f"note: in use is a plan for {MSCCLPP.title}; taccl lower {schedule} --to mscclpp-json -o plan.json makes one of the new schedule"
 
     def kept(
         self, retimed: Schedule | None, options: LoweringOptions, instances: int | None, profile: RuntimeProfile

@@ -16,7 +16,7 @@ from taccl_py.cli.delivery import (
     runtime_facts,
     write_answer,
 )
-from taccl_py.cli.notes import unserved_plan_note
+from taccl_py.cli.notes import faster_by_switch_note, unserved_plan_note
 from taccl_py.cli.options import echo_json, in_json, make_plan_options
 from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError
@@ -44,6 +44,7 @@ def synth_plan(
     """
     from taccl_py.api.lowering import deliver_plan
     from taccl_py.api.search import search_for
+    from taccl_py.pipeline.in_network import switch_runtime_us
     from taccl_py.pipeline.plan_choice import PlanWishes
     from taccl_py.profiles.catalog import select_profile
 
@@ -63,17 +64,24 @@ def synth_plan(
             with kept_if_interrupted(answer, limits.stop, output, " --to mscclpp-json"):
                 answer, choice = deliver_plan(answer, options, wishes, over=over)
         facts = {**record(answer, None, []), **_facts(answer, choice), **runtime_facts(answer, selection.note)}
+        switch_us = None if choice is None else switch_runtime_us(answer.schedule, options, answer.profile)
+        facts |= {} if switch_us is None else {"switch_runtime_us": switch_us}
     files = write_answer(output, answer, None if choice is None else choice.lowered, facts, "plan.json")
     result = timed({**facts, "files": files}, answer)
-    note = "" if choice is None else unserved_plan_note(round(result["size_bytes"]), choice.lowered.plan)
+    notes = []
+    if choice is not None:
+        schedule = files[0] if files else "SCHEDULE.json"
+        by_switch = f"taccl lower {schedule} --to mscclpp-json --switch -o plan.json"
+        notes = [
+            unserved_plan_note(round(result["size_bytes"]), choice.lowered.plan),
+            faster_by_switch_note(switch_us, choice.runtime_us, by_switch),
+        ]
     if as_json:
-        echo_json(result | in_json([note]))
+        echo_json(result | in_json(notes))
         return
     print_table(summary_table(result))
-    if note:
-        click.echo(note, err=True)
-    for name in files:
-        click.echo(f"wrote {name}", err=True)
+    for line in (*filter(None, notes), *(f"wrote {name}" for name in files)):
+        click.echo(line, err=True)
 
 
 def _refuse_xml(values: dict[str, Any], output: Path | None) -> None:

@@ -1,8 +1,8 @@
-"""The program that is in use before a failure, which may go on as it is: then nothing has to be loaded."""
+"""Programs that were there before a failure, and may go on as they are: then nothing has to be loaded."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taccl_py.collective import ROOTED
 from taccl_py.errors import InputError
@@ -12,9 +12,11 @@ from taccl_py.lowering.msccl_xml import parse_xml
 from taccl_py.lowering.program import Program, chunks_of_size
 from taccl_py.pipeline.deliver import Lowered
 from taccl_py.profiles.model import RuntimeProfile
+from taccl_py.runtimes import Runtime
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.program_replay import replay_program
 from taccl_py.simulate.runtime_replay import runtime_us
+from taccl_py.simulate.timeline import Timeline
 from taccl_py.verify.msccl import verify_program
 
 
@@ -63,21 +65,32 @@ def kept_program(
     reason = _difference(program, schedule, options)
     if reason:
         return reason
-    verdict = verify_program(
-        text, runtime, kind=collective.kind, root=collective.root if collective.kind in ROOTED else None
-    )
+    root = collective.root if collective.kind in ROOTED else None
+    verdict = verify_program(text, runtime, kind=collective.kind, root=root)
     if verdict.violations or verdict.unsupported:
         return "its verifier rejects it; taccl check says why"
-    slots, whole = runtime.fifo_slots[program.protocol], chunks_of_size(program, runtime)
     try:
-        replay = replay_program(
-            program, schedule.topology, schedule.size_bytes / whole, fifo_slots=slots, chunks_per_size=whole
-        )
+        replay = _replay(program, schedule, runtime)
     except InputError as error:
         return error.what
-    lowered = Lowered(program, replay, options.port_order, text, verdict)
-    time_us = None if profile.is_neutral else runtime_us(program, schedule.topology, profile, schedule.size_bytes)
-    return KeptProgram(lowered, time_us)
+    return _timed(Lowered(program, replay, options.port_order, text, verdict), schedule, profile)
+
+
+def program_there(lowered: Lowered, schedule: Schedule, runtime: Runtime, profile: RuntimeProfile) -> KeptProgram:
+    """A program on another machine that has its links, that of a schedule."""
+    return _timed(replace(lowered, replay=_replay(lowered.program, schedule, runtime)), schedule, profile)
+
+
+def _replay(program: Program, schedule: Schedule, runtime: Runtime) -> Timeline:
+    slots, whole = runtime.fifo_slots[program.protocol], chunks_of_size(program, runtime)
+    chunk_bytes = schedule.size_bytes / whole
+    return replay_program(program, schedule.topology, chunk_bytes, fifo_slots=slots, chunks_per_size=whole)
+
+
+def _timed(lowered: Lowered, schedule: Schedule, profile: RuntimeProfile) -> KeptProgram:
+    topology, size_bytes = schedule.topology, schedule.size_bytes
+    is_neutral = profile.is_neutral
+    return KeptProgram(lowered, None if is_neutral else runtime_us(lowered.program, topology, profile, size_bytes))
 
 
 def _difference(program: Program, schedule: Schedule, options: LoweringOptions) -> str:

@@ -118,13 +118,17 @@ def choose_plan(
     if profile.is_neutral:
         return PlanChoice(lower_plan_and_verify(schedule, asked), asked, None)
     protocols = [name for name in (SIMPLE, PACKETS) if protocol in (None, name) and name in profile.protocols]
-    best = {name: _fastest(schedule, replace(asked, protocol=name), profile, wishes) for name in protocols}
-    trials = [trial for trial in best.values() if trial is not None]
-    if not trials:
+    best = _fastest_of(protocols, schedule, asked, profile, wishes, size_bytes)
+    if not best:
+        # No plan runs at the size itself, so they are timed at the nearest one at which one runs.
         made = lower_plan_and_verify(schedule, asked)
+        unit = made.plan.unit_bytes
+        size_bytes = float(max(1, round(size_bytes / unit)) * unit)
+        best = _fastest_of(protocols, schedule, asked, profile, wishes, size_bytes)
+    if not best:
         replay = RuntimePlanReplay(made.plan, schedule.collective.kind, schedule.topology, profile)
-        return PlanChoice(made, asked, replay.time_us(size_bytes))
-    chosen = min(trials, key=lambda trial: trial.runtime_us)
+        return PlanChoice(made, asked, replay.time_us(schedule.size_bytes))
+    chosen = min(best.values(), key=lambda trial: trial.runtime_us)
     plain = best.get(SIMPLE)
     wanted = chosen.options
     if chosen is not plain and plain is not None and options.max_bytes is None:
@@ -176,8 +180,21 @@ def _time_us(choice: PlanChoice) -> float:
     return math.inf if choice.runtime_us is None else choice.runtime_us
 
 
+def _fastest_of(
+    protocols: Sequence[str], schedule: Schedule, asked: PlanOptions, profile: RuntimeProfile, wishes: PlanWishes,
+    size_bytes: float,
+) -> dict[str, _TimedPlan]:  # fmt: skip
+    """The fastest plan with each protocol, of those that have one that the runtime runs at the size."""
+    found = {}
+    for name in protocols:
+        fastest = _fastest(schedule, replace(asked, protocol=name), profile, wishes, size_bytes)
+        if fastest is not None:
+            found[name] = fastest
+    return found
+
+
 def _fastest(
-    schedule: Schedule, options: PlanOptions, profile: RuntimeProfile, wishes: PlanWishes
+    schedule: Schedule, options: PlanOptions, profile: RuntimeProfile, wishes: PlanWishes, size_bytes: float
 ) -> _TimedPlan | None:
     """The fastest plan with a protocol; None if it has none that the runtime runs at the size."""
 
@@ -186,7 +203,7 @@ def _fastest(
         for tried in trials:
             trial = None
             with suppress(LoweringError):
-                trial = _tried(schedule, tried, profile)
+                trial = _tried(schedule, tried, profile, size_bytes)
             if trial is None or (best is not None and trial.runtime_us > WORTH * best.runtime_us):
                 break
             best = trial
@@ -223,9 +240,10 @@ def doubled() -> Iterator[int]:
     return (1 << power for power in range(_MOST_INSTANCES.bit_length()))
 
 
-def _tried(schedule: Schedule, options: PlanOptions, profile: RuntimeProfile) -> _TimedPlan | None:
-    """A plan, timed; None if the runtime runs it neither at the schedule's size nor at the nearest one that the ranks divide."""
-    size_bytes = schedule.size_bytes
+def _tried(
+    schedule: Schedule, options: PlanOptions, profile: RuntimeProfile, size_bytes: float
+) -> _TimedPlan | None:  # fmt: skip
+    """A plan, timed; None if the runtime runs it neither at the size nor at the nearest one that the ranks divide."""
     lowered = lower_plan(schedule, options)
     calls = (size_bytes, schedule.collective.served_bytes(size_bytes))
     if all(round(call) % lowered.plan.unit_bytes for call in calls) or size_bytes < lowered.plan.min_bytes:

@@ -159,7 +159,7 @@ def _require_same_ranks(old: Schedule, topology: Topology) -> None:
 def _of_old(old: Schedule, demand: Demand, limits: Limits, events: Events) -> Iterator[RemedyTried]:
     """Remedies made of the old schedule: as it is, with other sizes of its chunks, with other weights."""
     events.stage("old schedule")
-    kept = _on(old, demand.topology)
+    kept = schedule_on(old, demand.topology)
     if isinstance(kept, str):
         yield RemedyTried(Remedy.RETIMED, None, kept)
     else:
@@ -175,7 +175,7 @@ def _of_old(old: Schedule, demand: Demand, limits: Limits, events: Events) -> It
     yield _tried(Remedy.REWEIGHED, reweighed, reason)
 
 
-def _on(old: Schedule, topology: Topology) -> Schedule | str:
+def schedule_on(old: Schedule, topology: Topology) -> Schedule | str:
     """The old schedule with the times of the damaged machine, or why it does not serve any more."""
     images = link_images(old.topology, topology)
     gone = sorted({message.link for message in old.messages if images[message.link] is None})

@@ -94,6 +94,14 @@ def test_the_new_program_is_for_the_runtime_of_the_old_one(taccl, folder):
     assert json.loads((folder / "new" / "summary.json").read_text())["runtime"] == "legacy"
 
 
+def test_a_plan_in_use_is_told_how_to_make_anew(taccl, folder):  # noqa: ARG001
+    words = ("synth", "full:3", "allgather", "--runtime", "mscclpp", "--engine", "templates", "-o", "old")
+    assert taccl(*words).code == 0
+    ended = taccl("replan", "old", *FAULT, *SOON, "-o", "new", "--json")
+    assert any("lower new/schedule.json --to mscclpp-json -o plan.json" in note for note in ended.json["notes"])
+    assert taccl("lower", "new/schedule.json", "--to", "mscclpp-json", "-o", "plan.json").code == 0
+
+
 def test_notes_on_the_program_are_told_as_by_synth(taccl, folder):  # noqa: ARG001
     """Three ranks, and a size that three does not divide."""
     assert taccl("synth", "full:3", "allgather", "--engine", "templates", "--size", "1000000B", "-o", "old").code == 0

@@ -56,6 +56,15 @@ def test_packets_win_where_they_are_small_and_end_where_signals_win():
     assert small.runtime_us == times[0](4096)
 
 
+def test_a_size_at_which_no_plan_runs_is_served_as_the_one_next_to_it():
+    """Four ranks and 16 bytes: nothing runs at 1,000,010 bytes; 1,000,000 are a multiple of 64."""
+    odd, even = (chosen(of_size(direct_allreduce(4), size)) for size in (1_000_010, 1_000_000))
+    assert 1_000_010 % even.lowered.plan.unit_bytes
+    assert even.options.instances * even.options.group > 1
+    assert odd.options == even.options
+    assert odd.runtime_us == pytest.approx(even.runtime_us, rel=1e-3)
+
+
 def test_what_is_asked_for_is_done():
     schedule = of_size(direct_allreduce(4), 16 << 10)
     for protocol in ("Simple", "LL"):
@@ -103,11 +112,11 @@ def test_a_collective_that_has_no_packets_has_signals():
         chosen(schedule, protocol="LL")
 
 
-def test_a_size_that_no_plan_runs_has_a_plan_all_the_same():
-    """1000 bytes are no multiple of four aligned chunks."""
-    found = chosen(of_size(ring_allgather(4), 1000))
-    assert (found.lowered.plan.protocol, found.options.instances) == ("Simple", 1)
-    assert found.runtime_us > 0
+def test_a_small_size_that_no_plan_runs_is_served_as_the_one_next_to_it():
+    """1000 bytes are no multiple of four aligned chunks, and 1024 are."""
+    odd, even = (chosen(of_size(ring_allgather(4), size)) for size in (1000, 1024))
+    assert odd.options == even.options
+    assert odd.lowered.plan.protocol == "LL"
 
 
 @pytest.mark.parametrize("ranks", [3, 5])
