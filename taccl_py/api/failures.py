@@ -128,8 +128,8 @@ class FailurePlan:
     ) -> Iterator[ServedFailure]:
         """Failures as soon as each has its file. An interrupt of a search ends the searches; one that comes later ends the images too.
 
-        The whole machine is searched too, with the effort ``quick``, for comparison: first of all, and what is found serves failures too where it
-        is as fast as what is found for them; on many ranks beside the making of programs.
+        The whole machine is searched too: first of all, and what is found serves failures where nothing faster is found for them; on many ranks
+        beside the making of programs, with the effort ``quick``, for comparison alone.
 
         Parameters
         ----------
@@ -150,9 +150,8 @@ class FailurePlan:
             If the verifier reports errors in what was made.
         """
         limits = self._limits(deadline, len(self.classes) + 1)
-        limits = limits.within(limits.seconds * EFFORTS["quick"]) if limits.by_work else limits
-        whole = self._within(self.request, replace(limits, workers=1))
         is_beside = limits.workers > 1 and limits.by_work and self.topology.num_ranks >= _LEAST_RANKS_BESIDE
+        whole = self._within(self.request, replace(limits.within(limits.seconds * EFFORTS["quick"]), workers=1))
         with ExitStack() as stack:
             if not is_beside:
                 events.stage("whole machine")

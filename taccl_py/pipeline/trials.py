@@ -19,7 +19,7 @@ from taccl_py.lowering.fold import folded, sent_steps
 from taccl_py.lowering.limits import most_copies
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Program, Protocol
-from taccl_py.lowering.protocol import possible_protocols
+from taccl_py.lowering.protocol import flag_is_early, possible_protocols
 from taccl_py.pipeline.deliver import ReplayedProgram, TrialPrograms
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.profiles.view import machine_under
@@ -94,6 +94,8 @@ class Trial:
         The runtime, and the runtime profile.
     narrower
         Programs of one instance by number of instances, where copies of `lowered` have too many threadblocks.
+    others
+        Trials of the schedule lowered for another protocol, of which there can be no copies of `lowered`.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class Trial:
         self.schedule, self.lowered, self.instance = schedule, lowered, instance
         self.options, self.profile = options, profile
         self.narrower: dict[int, OneInstance] = {}
+        self.others: dict[Protocol, Trial] = {}
         self._replay = RuntimeReplay(lowered.program, schedule.topology, profile)
         self._narrower: dict[int, RuntimeReplay] = {}
         self._known: dict[tuple[float, Setting], float] = {}
@@ -133,6 +136,9 @@ class Trial:
         LoweringError
             If there can be none, or a limit of the runtime cannot be kept.
         """
+        other = self.others.get(setting.protocol)
+        if other is not None:
+            return other.copies(setting)
         instance = self.narrower.get(setting.instances, self.instance)
         if instance is None:
             raise LoweringError(
@@ -142,7 +148,13 @@ class Trial:
         return instance.copies(setting.instances, setting.protocol, self.options.max_bytes)
 
     def time_us(self, size_bytes: float, setting: Setting) -> float:
-        """Time at a size as nccl-tests counts it; infinite where connections of the protocol hold too little for the program."""
+        """Time at a size as nccl-tests counts it; infinite where connections of the protocol hold too little, or it is for other programs."""
+        other = self.others.get(setting.protocol)
+        if other is not None:
+            return other.time_us(size_bytes, setting)
+        return math.inf if self._refuses(setting.protocol) else self._own_us(size_bytes, setting)
+
+    def _own_us(self, size_bytes: float, setting: Setting) -> float:
         if (size_bytes, setting) not in self._known:
             self._known[size_bytes, setting] = math.inf
             with suppress(InvalidArtifact):
@@ -153,8 +165,25 @@ class Trial:
         replay = self._narrower.get(setting.instances, self._replay)
         return replay.time_us(size_bytes, protocol=str(setting.protocol), instances=setting.instances)
 
+    def is_for_another(self, protocol: Protocol) -> bool:
+        """True if the program would be fastest with a protocol which it would have to be lowered for, and is not."""
+        if not self._refuses(protocol):
+            return False
+        size = self.schedule.size_bytes
+        times = {
+            each: min(self._own_us(size, setting) for setting in self.settings(size, (each,), None))
+            for each in self.likely
+        }
+        return times[protocol] <= min(times.values())
+
+    def _refuses(self, protocol: Protocol) -> bool:
+        return flag_is_early(self.options.runtime, protocol) and protocol is not self.lowered.program.protocol
+
     def lowered_for(self, setting: Setting) -> ReplayedProgram | None:
         """Program of a setting, if it was lowered already."""
+        other = self.others.get(setting.protocol)
+        if other is not None:
+            return other.lowered_for(setting)
         fits = setting.instances == 1 and self.lowered.program.protocol is setting.protocol
         return self.lowered if fits else None
 
@@ -163,6 +192,9 @@ class Trial:
 
         The call is one of this size, or the nearest one where the ranks do not divide it.
         """
+        other = self.others.get(setting.protocol)
+        if other is not None:
+            return other.allows(size_bytes, setting)
         runtime, number = self.options.runtime, setting.instances
         program = self._copied(number)
         collective, whole = self.schedule.collective, program.num_chunks_per_loop * number
@@ -215,7 +247,11 @@ def trial_of(
         _add_narrower(trial, programs, largest_bytes or schedule.size_bytes, stopped)
         return trial
 
-    return in_some_arrangement(tried, plain)
+    trial = in_some_arrangement(tried, plain)
+    for protocol in filter(trial.is_for_another, trial.likely):
+        with suppress(LoweringError):
+            trial.others[protocol] = in_some_arrangement(tried, replace(plain, protocol=protocol))
+    return trial
 
 
 def _add_narrower(trial: Trial, programs: TrialPrograms, largest_bytes: float, stopped: Over) -> None:
