@@ -183,7 +183,7 @@ class FailurePlan:
                 self._whole = _InTime.of(lower, limits, kept)(answer, None)
 
     def _or_whole(self, answer: Answer, choice: Choice | None, runtime: Runtime) -> tuple[Answer, Choice | None]:
-        """What serves a failure: what was found for it, or for the whole machine if that serves it too and is as fast."""
+        """Schedule and program for a failure: those found for it, or those of the whole machine if they serve it too, as fast."""
         if self._whole is None:
             return answer, choice
         whole, program = self._whole

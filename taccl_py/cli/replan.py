@@ -47,7 +47,7 @@ from taccl_py.topology.degrade import Degradation
 from taccl_py.units import format_time
 
 if TYPE_CHECKING:
-    from taccl_py.api.lowering import Choice
+    from taccl_py.api.lowering import Choice, Delivered
     from taccl_py.lowering.lower import LoweringOptions
     from taccl_py.pipeline.kept import KeptProgram
     from taccl_py.pipeline.replan import Replanned
@@ -104,9 +104,7 @@ def replan(schedule: Path, output: Path | None, as_json: bool, **values: Any) ->
       taccl replan failures/ --without-port 'node 1 ib3 *' --within 1s -o new/
     """
     from taccl_py.answer import Ended
-    from taccl_py.api.lowering import kept_instead
     from taccl_py.api.search import answer_of, with_defaults
-    from taccl_py.pipeline.kept import KeptProgram
     from taccl_py.pipeline.replan import replan as replan_schedule
     from taccl_py.pipeline.resolve import Request, damaged_machine
     from taccl_py.profiles.catalog import select_profile
@@ -144,9 +142,7 @@ def replan(schedule: Path, output: Path | None, as_json: bool, **values: Any) ->
         choice = kept = None
         if not values["only_schedule"] and not is_schedule_alone(output):
             delivered = deliver_answer(answer, options, values["instances"], over, settled_by, stop, output)
-            kept = in_use.kept(found.retimed, options, values["instances"], answer.profile)
-            if found.retimed and isinstance(kept, KeptProgram) and kept.best_us <= delivered.choice.best_us:
-                delivered = kept_instead(delivered, found.retimed, kept, in_use.instances)
+            delivered, kept = in_use.unless_slower(delivered, found.retimed, options, values["instances"])
             answer, choice = delivered.answer, delivered.choice
         lowered = None if choice is None else choice.lowered
         facts = {**record(answer, lowered, []), **program_facts(choice, options.runtime)}
@@ -154,7 +150,7 @@ def replan(schedule: Path, output: Path | None, as_json: bool, **values: Any) ->
     files = write_answer(output, answer, lowered, facts)
     result = timed({**facts, "files": files}, answer)
     notes = [] if lowered is None else program_notes(answer, lowered, options, output, cut_short=stop.is_set())
-    plan_note = in_use.note(files[0] if files else "SCHEDULE.json")
+    plan_note = in_use.note(next((name for name in files if name.endswith("schedule.json")), "SCHEDULE.json"))
     notes += [plan_note] if plan_note else []
     if as_json:
         echo_json(result | in_json(notes))
@@ -205,10 +201,20 @@ class _ProgramInUse:
             return ""
         return f"note: in use is a plan for {MSCCLPP.title}; taccl lower {schedule} --to mscclpp-json -o plan.json makes one of the new schedule"
 
-    def kept(
+    def unless_slower(
+        self, delivered: Delivered, retimed: Schedule | None, options: LoweringOptions, instances: int | None
+    ) -> tuple[Delivered, KeptProgram | str]:
+        """Return what was delivered, or this program if it is as fast on the machine as it is; and that, or why it cannot go on."""
+        from taccl_py.api.lowering import kept_instead
+
+        kept = self._kept(retimed, options, instances, delivered.answer.profile)
+        if retimed is not None and not isinstance(kept, str) and kept.best_us <= delivered.choice.best_us:
+            delivered = kept_instead(delivered, retimed, kept, self.instances)
+        return delivered, kept
+
+    def _kept(
         self, retimed: Schedule | None, options: LoweringOptions, instances: int | None, profile: RuntimeProfile
     ) -> KeptProgram | str:
-        """The program on the machine as it is, or why it cannot go on; `instances` are what the user asks for."""
         from taccl_py.pipeline.kept import kept_program
 
         if not self.text:

@@ -1,6 +1,7 @@
 """``taccl synth --single-failures``, and what ``taccl replan`` makes of its folder."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -63,6 +64,43 @@ def test_there_is_one_search_for_each_class_and_one_for_the_whole_machine(taccl,
     assert row["over_healthy"] == pytest.approx(row["makespan_us"] / ended.json["healthy_us"] - 1)
     assert row["gap"] == pytest.approx(row["makespan_us"] / row["bound_us"] - 1)
     assert row["bound_us"] <= row["makespan_us"]
+
+
+def one_by_one(schedule):
+    """The same messages, each after the end of the one before."""
+    now_us, messages = 0.0, []
+    for message in sorted(schedule.messages, key=lambda each: (each.start_us, each.link)):
+        end_us = now_us + message.end_us - message.start_us
+        messages.append(replace(message, start_us=now_us, end_us=end_us))
+        now_us = end_us
+    return replace(schedule, messages=tuple(messages))
+
+
+@pytest.mark.parametrize("more", [(), ("--only-schedule",)])
+def test_what_serves_the_whole_machine_serves_a_failure_for_which_nothing_faster_is_found(
+    more, taccl, folder, monkeypatch
+):
+    search_for = api_failures.search_for
+
+    def slow_if_damaged(request, *rest):
+        answer = search_for(request, *rest)
+        if request.topology.name == "full-4":
+            return answer
+        return replace(answer, schedule=one_by_one(answer.schedule), runners_up=())
+
+    monkeypatch.setattr(api_failures, "search_for", slow_if_damaged)
+    ended = taccl(*WORDS, "gpu-link:0.99", *more, "-o", "all", "--json")
+    assert ended.code == 0, ended.err
+    (row,) = ended.json["classes"]
+    assert row["number"] == 6
+    # Its one slow link is hardly slower.
+    assert row["over_healthy"] < 0.02
+    assert taccl("check", "all").code == 0
+    schedules = [
+        read_schedule((folder / "all" / each["folder"] / "schedule.json").read_text(), "")
+        for each in ended.json["failures"]
+    ]
+    assert {round(each.makespan_us, 9) for each in schedules} == {round(row["makespan_us"], 9)}
 
 
 def test_the_whole_machine_takes_as_long_where_it_is_searched_beside(taccl, folder, made, monkeypatch):

@@ -1,9 +1,11 @@
 """Choice of schedule, protocol and instances by replay under a runtime profile."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
+from taccl_py.baselines.library import Family, baselines_of
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError, LoweringError
 from taccl_py.lowering.limits import multiples_beside
@@ -137,6 +139,21 @@ def test_copies_do_not_wait_for_each_other_where_data_are_relayed(instances, pro
     setting = Setting(Protocol.SIMPLE, instances)
     assert trial.time_us(MB, setting) == pytest.approx(promised_us, abs=0.1)
     assert settle(trial, setting).runtime_us == pytest.approx(made_us, abs=0.1)
+
+
+def test_a_program_that_has_to_be_lowered_for_ll_is_before_it_is_compared():
+    """One ring: under RCCL flags of LL come too early in what is lowered for LL128, so that there can be no copies of it for LL."""
+    (ring,) = baselines_of(load_topology("mi300x"), Kind.ALLREDUCE, 0, 1 << 20, [Family.RING])
+    trial = trial_of(ring.variants[0].schedule, RCCL, MI300X)
+    assert trial.lowered.program.protocol is not Protocol.LL
+    assert trial.others[Protocol.LL].lowered.program.protocol is Protocol.LL
+    setting = min(trial.settings(1 << 20, trial.likely, None), key=lambda each: trial.time_us(1 << 20, each))
+    assert setting.protocol is Protocol.LL
+    promised_us = trial.time_us(1 << 20, setting)
+    assert settle(trial, setting).runtime_us == pytest.approx(promised_us, rel=0.1)
+    # One that nobody lowered for it promises nothing.
+    trial.others.clear()
+    assert trial.time_us(1 << 20, setting) == math.inf
 
 
 @pytest.mark.parametrize(
