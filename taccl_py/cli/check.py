@@ -82,9 +82,9 @@ def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, *
 
     A directory is verified file by file and as a whole: files that would stop the runtime's scan or its initialisation, sizes for
     which two good files compete, sizes and placements that they cover, and the memory that its connections take. A folder of
-    JSON files is one of MSCCL++ plans, or of schedules. Of a folder that taccl synth wrote, which no runtime scans, schedule.json and
-    algorithm.xml are verified, and of a catalogue of taccl sweep those of each result; of one that taccl groups wrote each group's
-    files, and that the groups keep links and ports apart.
+    JSON files is one of MSCCL++ plans, or of schedules. Of a folder that taccl synth wrote, which no runtime scans, schedule.json
+    and all XML files and plans are verified, and of a catalogue of taccl sweep schedule and XML of each result; of one that taccl
+    groups wrote each group's files, and that the groups keep links and ports apart.
 
     Exit code 0 if all are good, 4 if the verifier rejects one, else 2 if one cannot be read, else 7 if one uses what the
     verifier does not know: it is unsupported then, which is neither good nor bad.
@@ -103,7 +103,8 @@ def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, *
     results: list[dict[str, Any]] = []
     for path in files:
         if hints["demand"] is not None:
-            results += _verify_against(path, hints["demand"])
+            for each in (path, *_beside_demand_files(path)):
+                results += _verify_against(each, hints["demand"])
         else:
             results += _verify_named(path, runtime, **asked)
     if as_json:
@@ -130,7 +131,8 @@ def _verify_told(path: Path, runtime: str, kind: Kind | None, root: int | None) 
     target = RUNTIMES[name]
     beside = _demand_beside(path)
     if beside is not None and kind is None and root is None:
-        return _verify_against(path, beside)
+        others = [verify_file(file, target) for file in _beside_demand_files(path)]
+        return [*_verify_against(path, beside), *others]
     if not os.path.isdir(path):  # where nobody may look, the file cannot be read
         results = [verify_file(path, target, kind, root)]
     else:
@@ -249,6 +251,12 @@ def _demand_files(path: Path) -> list[Path]:
     return [path / "schedule.json", *(file for file in programs if file.is_file())]
 
 
+def _beside_demand_files(path: Path) -> list[Path]:
+    """Other programs in a folder that taccl synth wrote for a demand."""
+    own = _demand_files(path)
+    return [file for file in _answer_in(path) if file not in own]
+
+
 def _schedule_facts(schedule: DemandSchedule) -> str:
     return (
         f"schedule of {schedule.demand.title}, {schedule.demand.num_ranks} ranks, {format_time(schedule.makespan_us)}"
@@ -356,7 +364,7 @@ def verify_plans_of(path: Path) -> list[dict[str, Any]]:
 
 
 def _answer_in(path: Path) -> list[Path]:
-    """Files to verify of a folder that taccl synth wrote, as its summary says; empty if it is something else."""
+    """Schedule and all programs in a folder that taccl synth wrote, as its summary says; empty if it is something else."""
     summary = path / SUMMARY_FILE
     try:
         stated = format_of(read_text(summary), str(summary))
@@ -364,9 +372,19 @@ def _answer_in(path: Path) -> list[Path]:
         return []
     if stated != SUMMARY_FORMAT:
         return []
-    return [
-        file for file in (path / name for name in ("schedule.json", "algorithm.xml", "plan.json")) if file.is_file()
-    ]
+    own = [file for file in (path / name for name in ("schedule.json", "algorithm.xml", "plan.json")) if file.is_file()]
+    found = sorted([*path.glob("*.xml"), *filter(_may_be_plan, path.glob("*.json"))])
+    return [*own, *(file for file in found if file not in own)]
+
+
+def _may_be_plan(file: Path) -> bool:
+    """True if a JSON file is a plan, or cannot be read."""
+    from taccl_py.verify.mscclpp import is_plan
+
+    try:
+        return is_plan(parse_json(read_text(file), str(file)))
+    except InputError:
+        return True
 
 
 def _demand_beside(path: Path) -> Path | None:

@@ -414,6 +414,23 @@ def test_of_a_folder_of_synth_schedule_and_program_are_verified(taccl, folder, m
     assert taccl("check", "out").code == 4
 
 
+def test_other_programs_in_a_folder_of_synth_are_verified_too(taccl, folder, made):
+    assert taccl("synth", "ring:4", "allgather", "--engine", "templates", "-o", "out").code == 0
+    write_json(folder / "out" / "packets.json", packet_allgather())
+    (folder / "out" / "other.xml").write_text(made["algorithm.xml"], encoding="utf-8")
+    ended = taccl("check", "out")
+    assert ended.code == 0
+    assert [line.split(": ")[0] for line in ended.out.splitlines()] == [
+        "out/schedule.json", "out/algorithm.xml", "out/other.xml", "out/packets.json"
+    ]  # fmt: skip
+    (folder / "out" / "other.xml").write_text("garbage", encoding="utf-8")
+    (folder / "out" / "packets.json").write_text("garbage", encoding="utf-8")
+    ended = taccl("check", "out")
+    assert ended.code == 4
+    assert "out/other.xml: bad: " in ended.out
+    assert "out/packets.json: bad: " in ended.out
+
+
 def test_where_a_runtime_would_scan_it_a_schedule_is_in_the_way(taccl, files):
     (files / "summary.json").write_text("{}", encoding="utf-8")
     ended = taccl("check", ".")
