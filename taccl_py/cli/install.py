@@ -12,6 +12,7 @@ import click
 
 from taccl_py.cli.options import LEFT, OUTPUT, echo_json, json_option, told_runtime, told_runtime_option
 from taccl_py.errors import InputError
+from taccl_py.jsonio import format_of, read_text
 from taccl_py.releases import DEFAULT_FOLDER, DEFAULT_NAMES, cautions_about, loaded_by, warnings_about
 from taccl_py.runtimes import LEGACY, LEGACY_CONFIG, MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
 from taccl_py.units import format_count
@@ -65,7 +66,7 @@ def install(sources: tuple[Path, ...], output: Path, runtime: str, as_json: bool
 
     NCCL runs its own algorithms at sizes for which no file is; taccl compare says where they are faster, and --leave cuts files there.
 
-    For mscclpp SOURCES are plans of taccl lower --to mscclpp-json. They are verified and written beside taccl_plans.py, which
+    For mscclpp SOURCES are plans, or directories with some, as of taccl synth or taccl lower --to mscclpp-json. They are verified and written beside taccl_plans.py, which
     registers them with MSCCL++ 0.9 or newer by collective, ranks, size and placement: as python -m taccl_plans SCRIPT, or by a call
     of its own. Stdout has the launch line. By itself MSCCL++ looks only for an AllReduce of a few numbers of ranks, under
     --default-names.
@@ -145,11 +146,12 @@ def _install_plans(
 
 
 def _plan_files(source: Path) -> list[Path]:
-    """Plans that a source names: it, or those in it, be it a folder of some or what this command has written."""
+    """Plans that a source names: it, or those in it, be it a folder of some, of taccl synth, or what this command has written."""
     if not source.is_dir():
         return [source]
     folder = source / PLAN_FOLDER if (source / PLAN_FOLDER).is_dir() else source
-    found = sorted(folder.glob("*.json"))
+    # A plan names no format, as schedules and summaries of ours do.
+    found = [file for file in sorted(folder.glob("*.json")) if format_of(read_text(file), str(file)) is None]
     if not found:
         raise InputError("holds no plans; name a directory that does", path=str(source))
     return found

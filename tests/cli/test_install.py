@@ -320,6 +320,16 @@ def test_what_is_installed_is_registered_and_chosen(taccl, plans, monkeypatch):
         module.register(2, 8)
 
 
+def test_the_plan_in_a_folder_of_synth_is_installed(taccl, folder):
+    assert taccl("synth", "ring:4", "allgather", "--engine", "templates", "--runtime", "mscclpp", "-o", "out").code == 0
+    assert taccl("install", "out", "-o", "made", "--runtime", "mscclpp").code == 0
+    table = json.loads((folder / "made" / "taccl_plans.json").read_text(encoding="utf-8"))
+    assert [plan["collective"] for plan in table["plans"]] == ["allgather"]
+    (folder / "out" / "plan.json").unlink()
+    ended = taccl("install", "out", "-o", "made", "--runtime", "mscclpp")
+    assert (ended.code, ended.sentence) == (2, "out: holds no plans; name a directory that does")
+
+
 def test_plans_of_several_roots_can_be_installed(taccl, folder):
     for root in (0, 2):
         assert taccl("synth", "full:4", "broadcast", "--root", root, "--engine", "templates", "-o", f"{root}").code == 0
