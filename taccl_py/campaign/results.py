@@ -15,7 +15,7 @@ from taccl_py.lowering.msccl_xml import parse_xml
 from taccl_py.portfolio.swap import NOTES
 from taccl_py.report.items import Item
 from taccl_py.report.progress import read_progress
-from taccl_py.report.summaries import read_portfolio, read_runtime
+from taccl_py.report.summaries import read_portfolio, read_runtime, told_command
 from taccl_py.report.tables import SUMMARY_FILE
 from taccl_py.schedule.demand_files import read_demand_schedule
 from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT, FORMAT, read_schedule
@@ -100,7 +100,8 @@ def _item(name: str, schedule: Path, program: Path | None, sizes: SizeRange | No
     is_own = has_program and sizes is None and progress.is_file()
     summary = schedule.parent / SUMMARY_FILE
     runtime = read_runtime(summary) if has_program and sizes is None and summary.is_file() else None
-    return Item(name, found, lowered, sizes, read_progress(progress) if is_own else (), runtime=runtime)
+    told = told_command(schedule.parent, found.makespan_us) if schedule.name == _SCHEDULE else ""
+    return Item(name, found, lowered, sizes, read_progress(progress) if is_own else (), runtime=runtime, told=told)
 
 
 def _demand_item(name: str, path: Path, text: str) -> Item:
@@ -113,7 +114,11 @@ def _demand_item(name: str, path: Path, text: str) -> Item:
     if violations:
         raise InvalidArtifact(str(path), violations)
     progress = path.parent / _PROGRESS
-    is_own = path.name == _SCHEDULE and progress.is_file()
+    is_whole = path.name == _SCHEDULE
     return Item(
-        name, schedule, progress=read_progress(progress) if is_own else (), asked=str(asked) if is_known else ""
+        name,
+        schedule,
+        progress=read_progress(progress) if is_whole and progress.is_file() else (),
+        asked=str(asked) if is_known else "",
+        told=told_command(path.parent, schedule.makespan_us) if is_whole else "",
     )

@@ -17,6 +17,7 @@ from taccl_py.cli.options import (
     RANKS,
     RecordedCommand,
     budget_options,
+    command_fact,
     degradation_options,
     echo_json,
     json_option,
@@ -379,7 +380,7 @@ def _search(
     )
     with watched(stop, values.get("progress")) as events:
         answer = synthesize_demand(topology, demand, limits, events, engine)
-    facts = demand_record(answer)
+    facts = demand_record(answer) | command_fact()
     texts: dict[Path, str] = {}
     programs: list[dict[str, Any]] = []
     if output is not None:

@@ -143,12 +143,11 @@ class _FailureFiles:
 
     def facts(self) -> dict[str, Any]:
         """Facts of all files."""
-        again = words_again("out/")
         return {
             "root": self.plan.request.root,
             "size_bytes": self.plan.request.size_bytes,
             "runtime": None if self.values["only_schedule"] else self.options.runtime.name,
-            "command": again,
+            "command": words_again(),
         }
 
     def finish(self, result: dict[str, Any]) -> None:

@@ -48,6 +48,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 _WORDS = "taccl.words"
+# Output in the command that makes something again: the same search writes the same summary wherever to.
+_ANY_OUTPUT = "out/"
 
 
 class ParsedType(click.ParamType, Generic[T]):  # type: ignore[type-arg,unused-ignore]
@@ -119,8 +121,8 @@ class RecordedCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
-def words_again(output: str) -> str:
-    """Return the running command as one types it to make the same again, into an output of another name; empty if it is not kept."""
+def words_again() -> str:
+    """Return the running command as one types it to make the same again, into out/; empty if it is not kept."""
     context = click.get_current_context(silent=True)
     words: tuple[str, ...] = context.meta.get(_WORDS, ()) if context is not None else ()
     kept, skipped = [], False
@@ -128,7 +130,13 @@ def words_again(output: str) -> str:
         if not skipped and word != "--json" and not word.startswith(("-o", "--output=")):
             kept += [] if word == "--output" else [word]
         skipped = not skipped and word in ("-o", "--output")
-    return shlex.join([*context.command_path.split(), *kept, "-o", output]) if context is not None and kept else ""
+    return shlex.join([*context.command_path.split(), *kept, "-o", _ANY_OUTPUT]) if context is not None and kept else ""
+
+
+def command_fact() -> dict[str, str]:
+    """Fact of a summary: the command that makes the same again; nothing if it is not kept."""
+    again = words_again()
+    return {"command": again} if again else {}
 
 
 def _parse_left(text: str) -> Left:

@@ -15,7 +15,7 @@ from taccl_py.answer import Ended
 from taccl_py.api.search import build_portfolio
 from taccl_py.cli.cache import verdicts
 from taccl_py.cli.notes import unserved_note
-from taccl_py.cli.options import echo_json, in_json, words_again
+from taccl_py.cli.options import command_fact, echo_json, in_json
 from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError
 from taccl_py.jsonio import canonical_json
@@ -32,8 +32,6 @@ from taccl_py.units import SizeRange, format_ranks, format_size, format_time
 
 # Characters of a list of ranks in a file's name; of a longer one there is a digest.
 _LONGEST_RANKS = 40
-# Directory in the command that makes a portfolio again; the same search writes the same summary wherever to.
-_ANY_OUTPUT = "out/"
 
 
 def synth_portfolio(
@@ -56,9 +54,7 @@ def synth_portfolio(
         result = portfolio_record(portfolio, names) | ({"runtime_note": note} if note else {})
         is_proved = all(row.bound.is_reached_by(row.makespan_us) for row in portfolio.rows)
         ended = Ended.of(request.options.limits, is_proved=is_proved)
-        result |= {"runtime": options.runtime.name, "ended": str(ended)}
-        again = words_again(_ANY_OUTPUT)
-        result |= {"command": again} if again else {}
+        result |= {"runtime": options.runtime.name, "ended": str(ended), **command_fact()}
         events.stage("plans by switch")
         _add_switch_times(result, portfolio)
     if output is not None:

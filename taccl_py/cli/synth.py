@@ -37,6 +37,7 @@ from taccl_py.cli.options import (
     SIZE_RANGE,
     RecordedCommand,
     budget_options,
+    command_fact,
     degradation_options,
     echo_json,
     in_json,
@@ -214,7 +215,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
             answer, choice = delivered.answer, delivered.choice
         lowered = None if choice is None else choice.lowered
         facts = {**record(answer, lowered, []), **program_facts(choice, options.runtime), **_switch_facts(answer)}
-        facts |= runtime_facts(answer, selection.note)
+        facts |= {**runtime_facts(answer, selection.note), **command_fact()}
     files = write_answer(output, answer, lowered, facts)
     if lowered is not None and files:
         verdicts().remember_program(lowered.text, options.runtime, lowered.program.kind, lowered.verdict)

@@ -18,6 +18,8 @@ from taccl_py.cli.delivery import (
 )
 from taccl_py.cli.notes import faster_by_switch_note, unserved_plan_note
 from taccl_py.cli.options import echo_json, in_json, make_plan_options
+from taccl_py.cli.notes import unserved_plan_note
+from taccl_py.cli.options import command_fact, echo_json, in_json, make_plan_options
 from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError
 from taccl_py.report.tables import print_table, record, summary_table, timed
@@ -66,6 +68,7 @@ def synth_plan(
         facts = {**record(answer, None, []), **_facts(answer, choice), **runtime_facts(answer, selection.note)}
         switch_us = None if choice is None else switch_runtime_us(answer.schedule, options, answer.profile)
         facts |= {} if switch_us is None else {"switch_runtime_us": switch_us}
+        facts |= command_fact()
     files = write_answer(output, answer, None if choice is None else choice.lowered, facts, "plan.json")
     result = timed({**facts, "files": files}, answer)
     notes = []

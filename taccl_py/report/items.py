@@ -56,6 +56,8 @@ class Item:
         Number of the file in its portfolio.
     asked
         File of the demand that a demand's schedule is for, if it is known.
+    told
+        Command that its summary tells, or empty.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Item:
     runtime: RuntimeFacts | None = None
     position: int = 0
     asked: str = ""
+    told: str = ""
 
     @property
     def is_demand(self) -> bool:
@@ -154,9 +157,9 @@ class Item:
 
     @property
     def command(self) -> str:
-        """Command that makes it again; empty if the machine has no name, the origin is not known, or a portfolio's command makes it."""
-        if self.portfolio is not None:
-            return ""
+        """Command that makes it again, of its summary, else of its origin; empty if neither tells it, or a portfolio's command makes it."""
+        if self.portfolio is not None or self.told:
+            return self.told
         schedule, origin = self.schedule, self.schedule.origin
         names = _names_of(schedule.topology)
         if origin is None or not names:

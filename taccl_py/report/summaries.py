@@ -108,6 +108,14 @@ def read_runtime(path: Path) -> RuntimeFacts | None:
     return _facts(fields, [_point(fields, 0)]) if fields.has("runtime_us") else None
 
 
+def told_command(folder: Path, makespan_us: float) -> str:
+    """Command that made the schedule in a folder of ``taccl synth``, which takes so long in microseconds; empty if its summary tells none, or is of another one."""
+    with suppress(InputError):
+        fields = Fields(read_json(folder / SUMMARY_FILE), SUMMARY_FILE)
+        return fields.text("command", "") if fields.number("makespan_us") == makespan_us else ""
+    return ""
+
+
 def told_runtimes(paths: Iterable[Path], known: Collection[str] = RUNTIMES) -> set[str]:
     """Names of the runtimes, of those that are known, that algorithm files, or the files in folders, were made for.
 

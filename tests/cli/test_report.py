@@ -41,6 +41,19 @@ def test_a_catalogue_and_a_portfolio_are_reported_whole(taccl, folder):
     assert "| 128KiB |" not in (folder / "report.md").read_text()
 
 
+def test_the_command_of_an_answer_is_the_one_that_made_it(taccl, folder):
+    made = ("synth", "ring:4", "allreduce", "--size", "64KiB", "--effort", "quick")
+    words = "`taccl synth ring:4 allreduce --size 64KiB --effort quick -o out/`"
+    assert taccl(*made, "-o", "one", "--json").json["command"] == words.strip("`")
+    for place in ("one", "one/schedule.json"):
+        assert taccl("report", place, "-o", "r.md", *SIZES).code == 0
+        assert words in (folder / "r.md").read_text()
+    # Of another schedule, which was written over the first one alone, the summary tells nothing.
+    assert taccl(*made[:-2], "--engine", "templates", "--seed", 3, "-o", "one/schedule.json").code == 0
+    assert taccl("report", "one/schedule.json", "-o", "r.md", *SIZES).code == 0
+    assert "--engine templates --seed 3" in (folder / "r.md").read_text()
+
+
 @pytest.mark.usefixtures("folder")
 def test_folders_of_several_schedules_are_reported_whole(taccl):
     """Of pareto and groups the files themselves, of single failures the folder of each."""

@@ -21,6 +21,7 @@ from tests.cli.inputs import MATRICES, PROFILE, TACCL_SKETCH, TACCL_SKETCH_OF_ON
 # Other programs rely on these; a new one is added here, none is ever taken away or renamed.
 KEYS = {
     "notes": list,
+    "command": str,
     "collective": str,
     "topology": str,
     "num_ranks": int,
