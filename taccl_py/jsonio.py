@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from taccl_py.errors import InputError
-from taccl_py.spelling import did_you_mean
+from taccl_py.spelling import MISSPELT, did_you_mean, near_names
 
 # First characters of texts of these forms.
 _BEGINS = {"JSON": ("{", "["), "XML": ("<",)}
@@ -399,8 +399,16 @@ class Fields:
         """Return the value of a required field, of whatever type."""
         self._asked.add(key)
         if key not in self._value:
-            self.fail(key, "is missing; add it")
+            self.missing(key)
         return self._value[key]
+
+    def missing(self, *keys: str) -> NoReturn:
+        """Raise an `InputError` as a field is missing, or all of several that say the same; a field of nearly that name may be meant for it."""
+        others = [key for key in self._value if key not in self._asked]
+        for key in keys:
+            for other in near_names(key, others, MISSPELT)[:1]:
+                self.fail(key, f"is missing; did you mean it by {other}? correct that name, or add it")
+        self.fail(keys[0], f"is missing; add {' or '.join(('it', *keys[1:]))}")
 
     def text(self, key: str, default: str | None = None) -> str:
         """Return a non-empty text."""

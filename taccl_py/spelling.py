@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 _MOST = 3
-_NEAR = 0.6
+# Parts of their characters that near names share, and at least those that are one name with a mistake.
+_NEAR, MISSPELT = 0.6, 0.8
 
 
-def near_names(word: str, known: Iterable[str]) -> tuple[str, ...]:
-    """Return the known names nearest to a word, the nearest first; case and hyphens do not count."""
+def near_names(word: str, known: Iterable[str], least: float = _NEAR) -> tuple[str, ...]:
+    """Return the known names nearest to a word, the nearest first, that share at least this part of it; case and hyphens do not count."""
     import difflib  # which only refusals need
 
     by_key: dict[str, str] = {}
     for name in known:
         by_key.setdefault(_key(name), name)
-    return tuple(by_key[key] for key in difflib.get_close_matches(_key(word), list(by_key), _MOST, _NEAR))
+    return tuple(by_key[key] for key in difflib.get_close_matches(_key(word), list(by_key), _MOST, least))
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

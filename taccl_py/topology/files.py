@@ -535,6 +535,8 @@ def _cost(item: Fields) -> AlphaBeta:
         if beta_us_per_mb > MAX_COST_US:
             item.fail("bandwidth_gbps", f"is so small that a megabyte takes more than {MAX_COST_US:g} us; write more")
         return AlphaBeta(alpha_us, beta_us_per_mb)
+    if not item.has("beta_us_per_mb"):
+        item.missing("beta_us_per_mb", "bandwidth_gbps")
     cost = AlphaBeta(alpha_us, _time(item, "beta_us_per_mb"))
     if cost.alpha_us == 0 and cost.beta_us_per_mb == 0:
         item.fail("beta_us_per_mb", "alpha and beta are both 0; give it a cost")

@@ -1,5 +1,7 @@
 """Broken topology files, ours in both forms and TACCL's: exit code 2, one sentence that names file and field, nothing written."""
 
+from copy import deepcopy
+
 import pytest
 
 from tests.cli.bad_input import bad, gone, table
@@ -101,6 +103,24 @@ def test_a_node_form_with_one_mistake_is_refused(refuse, folder, case):
 def test_an_expanded_form_with_one_mistake_is_refused(refuse, folder, case):
     refuse(case.code, ["bad.json", case.field, *case.words], "synth", write_json(folder / "bad.json", case.of(EXPANDED)),
            "allgather", "-o", "out")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("bandwith_gbps", ["node.links.0.bandwidth_gbps", "did you mean it by bandwith_gbps?"]),
+        ("beta_per_mb", ["node.links.0.beta_us_per_mb", "did you mean it by beta_per_mb?"]),
+        ("speed", ["node.links.0.beta_us_per_mb", "is missing; add it or bandwidth_gbps"]),
+        ("netwrk", ["network", "did you mean it by netwrk?"]),
+    ],
+)
+def test_a_misspelt_name_of_a_field_that_is_needed_is_told(refuse, folder, wrong, words):
+    value = deepcopy(NODE_FORM)
+    if wrong == "netwrk":
+        value[wrong] = value.pop("network")
+    else:
+        value["node"]["links"][0][wrong] = value["node"]["links"][0].pop("beta_us_per_mb")
+    refuse(2, words, "topo", "show", write_json(folder / "bad.json", value))
 
 
 def test_a_link_that_costs_nothing_is_refused(refuse, folder):
