@@ -28,6 +28,7 @@ from taccl_py.spelling import MISSPELT, did_you_mean, near_names
 
 # First characters of texts of these forms.
 _BEGINS = {"JSON": ("{", "["), "XML": ("<",)}
+_MARK = "\ufeff"
 # Bytes read at a time, and at most: of a file, and of a pipe or a device, which may have no end.
 _BLOCK_BYTES, _MOST_BYTES, _MOST_STREAM_BYTES = 1 << 20, 1 << 32, 1 << 27
 # Characters of a name that a temporary file beside it begins with: names have an end too.
@@ -39,7 +40,7 @@ _FORMAT_FIRST = re.compile(r'\s*\{\s*"format"\s*:\s*"([^"\\]*)"')
 
 
 def read_text(path: Path) -> str:
-    """Text of a UTF-8 file, a pipe or a device.
+    """Text of a UTF-8 file, a pipe or a device, without a byte-order mark; XML keeps it, as runtimes stumble over it.
 
     Raises
     ------
@@ -108,7 +109,8 @@ def _decode(blocks: Iterable[bytes], path: str, *, is_file: bool) -> str:
         done += len(block)
         if done > most:
             raise InputError(f"holds more than {most >> 20} MiB; name a smaller file", path=path)
-    return "".join(texts).replace("\r\n", "\n").replace("\r", "\n")
+    text = "".join(texts).replace("\r\n", "\n").replace("\r", "\n")
+    return text[1:] if text.startswith(_MARK) and text[1:].lstrip()[:1] not in _BEGINS["XML"] else text
 
 
 def refuse_form(text: str, path: str, form: str, needed: str, advice: str) -> None:

@@ -13,7 +13,6 @@ NOT_JSON = {
     "blank": (b" \n", "not valid JSON"),
     "cut off": (b'{"format": "taccl-', "not valid JSON"),
     "followed by more": (b"{} {}", "not valid JSON"),
-    "with a byte order mark": (b"\xef\xbb\xbf{}", "not valid JSON"),
     "with single quotes": (b"{'format': 1}", "not valid JSON"),
     "binary": (bytes(range(256)), "not UTF-8"),
     "in UTF-16": ('{"format": 1}'.encode("utf-16"), "not UTF-8"),
@@ -62,6 +61,19 @@ def test_a_missing_file_is_refused(refuse, folder, made, reader):
     write_json(folder / "good.json", NODE_FORM)
     (folder / "good.xml").write_text(made["algorithm.xml"], encoding="utf-8")
     refuse(2, ["bad.json", "no such file"], *READERS[reader])
+
+
+def test_a_byte_order_mark_is_no_part_of_json_and_an_error_of_xml(taccl, folder, made):
+    mark = b"\xef\xbb\xbf"
+    (folder / "node.json").write_bytes(
+        mark + b"\n" + (folder / write_json(folder / "good.json", NODE_FORM)).read_bytes()
+    )
+    assert taccl("topo", "show", "node.json").out == taccl("topo", "show", "good.json").out
+    for name in ("schedule.json", "algorithm.xml"):
+        (folder / name).write_bytes(mark + made[name].encode())
+    good, bad = taccl("check", "schedule.json", "algorithm.xml").out.splitlines()
+    assert good.startswith("schedule.json: good: ")
+    assert "[byte-order-mark]" in bad
 
 
 @pytest.mark.parametrize("name", ["directory", "missing", "binary"])
