@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from taccl_py.cli.asked import refuse_others
 from taccl_py.cli.delivery import plan_facts
 from taccl_py.cli.lower_targets import CHAKRA, OTHER_TARGETS, lower_to, refuse_network_option
-from taccl_py.cli.notes import faster_by_switch_note, unserved_note, unserved_plan_note
+from taccl_py.cli.notes import faster_by_switch_note, undeclared_note, unserved_note, unserved_plan_note
 from taccl_py.cli.options import (
     SIZE,
     echo_json,
@@ -332,7 +332,8 @@ def _lower_xml(subject: Schedule, values: dict[str, Any]) -> _Written:
 
 def _unserved(schedule: Schedule, lowered: Lowered, runtime: Runtime) -> str:
     """A line more where the runtime would not choose the file at the size that the schedule was made for."""
-    note = unserved_note([(round(schedule.size_bytes), lowered.program)], runtime)
+    size = round(schedule.size_bytes)
+    note = undeclared_note([size], lowered.program) or unserved_note([(size, lowered.program)], runtime)
     return f"\n{note}" if note else ""
 
 

@@ -22,6 +22,18 @@ _REPLAY_TOLERANCE = 0.01
 _V100 = "v100"
 
 
+def undeclared_note(sizes: Iterable[int], made: Program | Plan) -> str:
+    """A note on sizes for which a program does not declare itself; empty where there are none."""
+    outside = [size for size in sizes if not made.min_bytes <= size <= made.max_bytes]
+    if not outside:
+        return ""
+    low = format_size(made.min_bytes) if made.min_bytes > 0 else "0"
+    return (
+        f"note: no runtime takes the file at {', '.join(map(format_size, outside))}, as it declares itself for {low} to "
+        f"{format_size(made.max_bytes)}"
+    )
+
+
 def unserved_note(sized: Iterable[tuple[int, Program]], runtime: Runtime) -> str:
     """A note on sizes, each with the program for it, that its chunks do not divide; empty where there are none.
 
@@ -45,7 +57,7 @@ def unserved_note(sized: Iterable[tuple[int, Program]], runtime: Runtime) -> str
 def unserved_plan_note(size_bytes: int, plan: Plan) -> str:
     """The same for a plan for MSCCL++ and the size of its schedule."""
     if size_bytes % plan.unit_bytes == 0:
-        return ""
+        return undeclared_note([size_bytes], plan)
     return f"note: the runtime runs the plan at multiples of {plan.unit_bytes} bytes, and not at the schedule's {size_bytes}"
 
 
@@ -61,9 +73,10 @@ def program_notes(
 ) -> list[str]:
     """Notes on the program of an answer; `cut_short` says that lowering was interrupted."""
     program, runtime = lowered.program, options.runtime
-    unserved = unserved_note([(round(answer.schedule.size_bytes), program)], runtime)
+    size = round(answer.schedule.size_bytes)
+    unserved = unserved_note([(size, program)], runtime)
     slow = _slow_replay(answer, lowered, options.instances, cut_short=cut_short) if answer.profile.is_neutral else ""
-    notes = [note for note in (unserved, slow) if note]
+    notes = [note for note in (undeclared_note([size], program), unserved, slow) if note]
     return [*notes, *_warnings(lowered, runtime, answer.schedule.topology.gpu, output)]
 
 

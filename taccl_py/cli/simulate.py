@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from taccl_py.api.subject import runtime_times
+from taccl_py.cli.notes import undeclared_note
 from taccl_py.cli.options import (
     SIZE,
     SIZE_RANGE,
@@ -116,15 +117,7 @@ def _unused_sizes(subject: GivenFile, timelines: Sequence[Timeline]) -> str:
     made = subject.program or subject.plan
     if made is None or subject.asked is not None:
         return ""
-    sizes = [round(one.size_bytes) for one in timelines]
-    outside = [size for size in sizes if not made.min_bytes <= size <= made.max_bytes]
-    if not outside:
-        return ""
-    low = format_size(made.min_bytes) if made.min_bytes > 0 else "0"
-    return (
-        f"note: no runtime takes the file at {', '.join(map(format_size, outside))}, as it declares itself for {low} to "
-        f"{format_size(made.max_bytes)}"
-    )
+    return undeclared_note([round(one.size_bytes) for one in timelines], made)
 
 
 def _record(timeline: Timeline, runtime: _RuntimeTime | None) -> dict[str, Any]:

@@ -77,6 +77,22 @@ def schedule_of(folder, name="out/schedule.json"):
     return read_schedule((folder / name).read_text(encoding="utf-8"), name)
 
 
+@pytest.mark.parametrize(
+    ("options", "declared"),
+    [
+        (("--min-bytes", "1MiB"), "for 1MiB to "),
+        (("--max-bytes", "4KiB"), "for 0 to 4KiB"),
+        (("--max-bytes", "4KiB", "--runtime", "mscclpp"), " to 4KiB"),
+    ],
+)
+def test_a_file_that_does_not_declare_itself_for_the_size_says_so(taccl, options, declared):
+    asked = ("ring:4", "allgather", "--engine", "templates", "--size", "64KiB")
+    (note,) = taccl("synth", *asked, *options, "--json").json["notes"]
+    assert note.startswith("no runtime takes the file at 64KiB, as it declares itself for ")
+    assert declared in note
+    assert not any("declares itself" in each for each in taccl("synth", *asked, "--json").json["notes"])
+
+
 def test_json_has_the_stable_keys_and_nothing_else_is_on_stdout(taccl):
     ended = taccl("synth", "ring:4", "allgather", "--json")
     assert ended.code == 0
