@@ -23,9 +23,7 @@ from taccl_py.runtimes import EXECUTOR, MSCCLPP
 from taccl_py.schedule.demand_files import write_demand_schedule
 from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Schedule
-from taccl_py.units import parse_size
-
-_DEFAULT_SIZE = "1MB"
+from taccl_py.units import BYTES_PER_MB
 
 
 @overload
@@ -79,7 +77,7 @@ def run(
         Result of `taccl_py.lower`, or a file: MSCCL XML or an MSCCL++ plan; or an answer to a demand, or its schedule, which has sizes and
         types of its own.
     size
-        Size as nccl-tests counts it: bytes, or a text such as ``64KiB``. None: 1 MB. The call has the largest size up to that of whole
+        Size as nccl-tests counts it: bytes, or a text such as ``64KiB``. None: 1 MB, or the nearest that the file declares itself for. The call has the largest size up to that of whole
         elements in every chunk.
     datatype
         Type of the elements, such as ``float32``, ``bfloat16``, ``int8``.
@@ -123,7 +121,7 @@ def run(
     name = what.runtime if isinstance(what, LoweredFile) else runtime
     target = EXECUTOR if name == MSCCLPP.name else runtime_named(name, None)
     call = Call(
-        size_of(size) or parse_size(_DEFAULT_SIZE), _one_of(DataType, datatype, "datatype"), _one_of(Operator, op, "op"),
+        size_of(size) or plan.declared_bytes(BYTES_PER_MB), _one_of(DataType, datatype, "datatype"), _one_of(Operator, op, "op"),
         in_place,
     )  # fmt: skip
     return run_any(plan, call, Conditions(target, seed=seed))

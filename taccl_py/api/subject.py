@@ -32,7 +32,8 @@ class GivenFile:
     Attributes
     ----------
     replay
-        Its timeline at a size in bytes (None: at the size that it was made for; the machine's default for an XML file or a plan). None if
+        Its timeline at a size in bytes (None: at the size that it was made for; the machine's default for an XML file or a plan, or the
+        nearest size that it declares itself for). None if
         the machine is not known.
     schedule, program, plan, demand
         One of them; the last one is the schedule of a demand.
@@ -223,6 +224,11 @@ def _load_plan(file: Path, text: str, placed: Placed, *, verified: bool, needs_m
     return plan_subject(plan, kind, topology, str(file), asked)
 
 
+def _declared_bytes(made: Program | Plan, size_bytes: int) -> int:
+    """Size in bytes nearest to another one for which a program declares itself; a maximum of 0 is no limit."""
+    return min(max(size_bytes, made.min_bytes), made.max_bytes or size_bytes)
+
+
 def plan_subject(
     plan: Plan, kind: Kind | None, topology: Topology, name: str, asked: DataDemand | None = None
 ) -> GivenFile:
@@ -234,7 +240,7 @@ def plan_subject(
         return GivenFile(sent, None, None, topology, runtime=MSCCLPP.name, plan=plan, asked=asked)
 
     def replay(size: int | None) -> Timeline:
-        size_bytes = topology.default_bytes(plan.chunks_per_size) if size is None else size
+        size_bytes = _declared_bytes(plan, topology.default_bytes(plan.chunks_per_size)) if size is None else size
         try:
             return replay_plan(plan, kind, topology, size_bytes / plan.chunks_per_size)
         except InputError as error:
@@ -307,7 +313,7 @@ def program_subject(program: Program, runtime: Runtime, topology: Topology, name
     whole, slots = chunks_of_size(program, runtime), runtime.fifo_slots[program.protocol]
 
     def replay(size: int | None) -> Timeline:
-        size_bytes = topology.default_bytes(whole) if size is None else size
+        size_bytes = _declared_bytes(program, topology.default_bytes(whole)) if size is None else size
         try:
             return replay_program(program, topology, size_bytes / whole, fifo_slots=slots, chunks_per_size=whole)
         except InputError as error:

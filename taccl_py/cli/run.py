@@ -20,7 +20,7 @@ from taccl_py.jsonio import read_text
 from taccl_py.report.runs import RunRow, rounding_notes, run_record, run_table, run_violation
 from taccl_py.report.tables import print_table
 from taccl_py.runtimes import RUNTIMES, Runtime
-from taccl_py.units import parse_size
+from taccl_py.units import BYTES_PER_MB
 
 if TYPE_CHECKING:
     from taccl_py.execute.demand import RunnableDemand
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 _Made = TypeVar("_Made")
 _LOCAL, _MPI, _TORCH, _MSCCLPP = "local", "mpi", "torch", "mscclpp"
 _ALL = "all"
-_DEFAULT_SIZE = "1MB"
 # Parameters that mean something for the schedule of a demand.
 _OF_DEMANDS = ("file", "executor", "backend", "timeout", "seed", "repeats", "as_json")
 _OF_DEMAND_PROGRAMS = ("file", "executor", "demand", "backend", "timeout", "seed", "repeats", "shuffle", "as_json")
@@ -64,7 +63,12 @@ class _RunFile:
     help="What carries torch's messages: gloo on CPUs or nccl on GPUs, which ranks may share; auto is nccl where each rank has "
     "a GPU for itself.",
 )
-@click.option("--size", type=SIZE, multiple=True, help="Size as nccl-tests counts it; may be repeated.")
+@click.option(
+    "--size",
+    type=SIZE,
+    multiple=True,
+    help="Size as nccl-tests counts it; may be repeated. Default: 1MB, or the nearest that the file declares itself for.",
+)
 @click.option("--sizes", type=SIZE_RANGE, default=None, help="Range of sizes, doubling: 1KiB:1GiB.")
 @click.option(
     "--datatype",
@@ -281,7 +285,8 @@ def _calls(plan: ExecutablePlan, values: dict[str, Any]) -> list[Call]:
         raise InputError(f"{plan.kind} combines nothing; leave --op out", path="command line", field="--op")
     declared = tuple(kept for kept, on in ((False, plan.out_of_place), (True, plan.in_place)) if on)
     placements = {**_PLACEMENTS, "both": (False, True), "declared": declared or (False,)}[values["placement"]]
-    sizes = [*values["size"], *(values["sizes"].doubled() if values["sizes"] else ())] or [parse_size(_DEFAULT_SIZE)]
+    sizes = [*values["size"], *(values["sizes"].doubled() if values["sizes"] else ())]
+    sizes = sizes or [plan.declared_bytes(BYTES_PER_MB)]
     types = list(DataType) if _ALL in values["datatype"] else [DataType(name) for name in values["datatype"]]
     operators = list(Operator) if _ALL in values["op"] else [Operator(name) for name in values["op"] or ("sum",)]
     return [

@@ -20,7 +20,10 @@ _MOST_RANKS, _MOST_ROWS = 32, 12
 @click.command(short_help="Show what a schedule, an MSCCL XML file or an MSCCL++ plan does, in the terminal.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
-    "--size", type=SIZE, default=None, help="Size as nccl-tests counts it; default: the schedule's own, or 1MB."
+    "--size",
+    type=SIZE,
+    default=None,
+    help="Size as nccl-tests counts it; default: the schedule's own, or 1MB, or the nearest that the file declares itself for.",
 )
 @click.option("--ranks", type=RANKS, default=None, help=f"Ranks in the timeline; default: the first {_MOST_RANKS}.")
 @click.option(
@@ -96,7 +99,10 @@ def _record(subject: GivenFile, file: Path, size: int | None) -> dict[str, Any]:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=OUTPUT, required=True, help="File to write, for example trace.json.")
 @click.option(
-    "--size", type=SIZE, default=None, help="Size as nccl-tests counts it; default: the schedule's own, or 1MB."
+    "--size",
+    type=SIZE,
+    default=None,
+    help="Size as nccl-tests counts it; default: the schedule's own, or 1MB, or the nearest that the file declares itself for.",
 )
 @machine_options
 @runtime_profile_option

@@ -41,7 +41,12 @@ class _RuntimeTime:
 
 @click.command(short_help="Replay a schedule, an MSCCL XML file or an MSCCL++ plan for any size.")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--size", type=SIZE, multiple=True, help="Size as nccl-tests counts it; may be repeated.")
+@click.option(
+    "--size",
+    type=SIZE,
+    multiple=True,
+    help="Size as nccl-tests counts it; may be repeated. Default: the schedule's own, or 1MB, or the nearest that the file declares itself for.",
+)
 @click.option("--sizes", type=SIZE_RANGE, default=None, help="Range of sizes, doubling: 1KiB:1GiB.")
 @machine_options
 @runtime_profile_option

@@ -230,6 +230,8 @@ def read_one_sided(
             ExecutableRank(r, *lengths[r], gpu.integer("scratch_chunks", least=0) * copies, ())
             for r, gpu in enumerate(gpus)
         ),
+        min_bytes=fields.integer("min_message_size", 0, least=0),
+        max_bytes=fields.integer("max_message_size", 0, least=0),
         alignment_bytes=fields.integer("buffer_alignment", 16, least=1),
         semaphores=tuple(
             tuple(one.integer("init_value", 0, least=0) for one in gpu.objects("semaphores", [])) for gpu in gpus

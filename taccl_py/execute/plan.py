@@ -160,6 +160,8 @@ class ExecutablePlan:
         For which placements of the user's buffers the file declares itself.
     ranks
         One for each rank, in order.
+    min_bytes, max_bytes
+        Sizes for which the file declares itself, both inclusive; a maximum of 0 is no limit.
     """
 
     name: str
@@ -170,6 +172,8 @@ class ExecutablePlan:
     in_place: bool
     out_of_place: bool
     ranks: tuple[ExecutableRank, ...]
+    min_bytes: int
+    max_bytes: int
 
     @property
     def num_ranks(self) -> int:
@@ -208,6 +212,10 @@ class ExecutablePlan:
     def chunks_per_size(self) -> int:
         """Chunks that a size of the collective, as nccl-tests counts it, is spread over."""
         return _whole(self.collective, self.shard_chunks, self.num_ranks)
+
+    def declared_bytes(self, size_bytes: int) -> int:
+        """Size in bytes nearest to another one for which the file declares itself."""
+        return min(max(size_bytes, self.min_bytes), self.max_bytes or size_bytes)
 
     def has_buffer(self, buffer: Buffer, rank: int, *, in_place: bool) -> bool:
         """True if a rank's buffer exists; where it does not, the caller may pass NULL."""

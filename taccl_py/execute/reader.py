@@ -130,6 +130,8 @@ class _PlanReader:
             in_place=in_place,
             out_of_place=out_of_place,
             ranks=ranks,
+            min_bytes=self._number(algo, "minBytes", default=0, least=0),
+            max_bytes=self._number(algo, "maxBytes", default=0, least=0),
         )
 
     def demand_plan(self, algo: _Node, demand: DataDemand) -> ExecutablePlan:
@@ -153,6 +155,8 @@ class _PlanReader:
             in_place=in_place,
             out_of_place=out_of_place,
             ranks=self._ranks(nodes, lengths),
+            min_bytes=0,
+            max_bytes=0,
         )
 
     def _placements(self, algo: _Node) -> tuple[bool, bool]:

@@ -222,6 +222,19 @@ def test_a_plan_for_mscclpp_takes_the_time_that_the_model_says(taccl, refuse):
     refuse(2, ["plan.json", "is for 4 ranks", "has 5"], "simulate", "plan.json", "--topology", "ring:5")
 
 
+@pytest.mark.parametrize(("target", "name"), [("msccl-xml", "some.xml"), ("mscclpp-json", "some.json")])
+@pytest.mark.parametrize(
+    ("low", "high", "size"), [("1KiB", "128KiB", 131072), ("2MiB", "4MiB", 2 << 20), ("1KiB", "4MiB", 1000000)]
+)
+@pytest.mark.usefixtures("files")
+def test_without_a_size_it_is_one_that_the_file_declares_itself_for(taccl, target, name, low, high, size):
+    made = taccl("lower", "schedule.json", "--to", target, "--min-bytes", low, "--max-bytes", high, "-o", name)
+    assert made.code == 0, made.err
+    for command in ("simulate", "run"):
+        (one, *_) = taccl(command, name, "--topology", "ring:4", "--json").json["results"]
+        assert one["size_bytes"] == size
+
+
 @pytest.mark.usefixtures("files")
 def test_sizes_at_which_no_runtime_takes_the_file_are_told(taccl):
     assert taccl("lower", "schedule.json", "--min-bytes", "4KiB", "--max-bytes", "1MiB", "-o", "some.xml").code == 0
