@@ -69,12 +69,15 @@ def show_command(name: str) -> None:
 )
 @json_option
 def validate_command(name: str, topology: str, nodes: int | None, as_json: bool) -> None:
-    """Test a sketch against itself and its topology, symmetry included.
+    """Test a sketch against itself and its topology, symmetry and paths included.
+
+    Exit code 3 if it leaves some ranks no path in any collective; a note if it serves only some roots of rooted ones.
 
     Example: taccl sketch validate ndv2-sk-1 --nodes 2
     """
     from taccl_py.errors import InputError
     from taccl_py.sketch.machine import load_machine
+    from taccl_py.synthesis.restrict import require_some_paths
     from taccl_py.topology.automorphism import image_of_links
 
     subject = load_sketch(name, topology)
@@ -94,6 +97,8 @@ def validate_command(name: str, topology: str, nodes: int | None, as_json: bool)
                     path=subject.source,
                     field=subject.word(field),
                 )
+        if only := require_some_paths(loaded.topology, loaded.sketch or subject):
+            click.echo(f"note: on {loaded.topology.name} it serves only rooted collectives: {only}", err=True)
         machines.append(loaded.topology.name)
     if as_json:
         echo_json({"sketch": subject.name, "good": True, "topologies": machines})

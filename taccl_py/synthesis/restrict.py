@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taccl_py.arrays import BoolArray, IntArray
+from taccl_py.collective import Collective, Kind
 from taccl_py.errors import Infeasible
 from taccl_py.sketch.model import Sketch
 from taccl_py.synthesis.traffic import ChunkTraffic
@@ -184,6 +187,26 @@ def find_allowed_links(
         return AllowedLinks(permitted, allowed & (through <= most_hops), narrowed=False)
     kept = allowed & _short_enough(reach, allowed, hops, through)
     return AllowedLinks(permitted, kept, bool((kept != allowed).any()))
+
+
+def require_some_paths(topology: Topology, sketch: Sketch) -> str:
+    """Refuse a sketch that leaves paths for no collective; return why it serves rooted ones alone, or an empty text.
+
+    Raises
+    ------
+    Infeasible
+        If ranks reach each other neither all, nor from one rank, nor to one; naming chunk, rank and restriction of AllGather.
+    """
+    ranks = range(topology.num_ranks)
+    try:
+        find_allowed_links(topology, Collective(Kind.ALLGATHER, len(ranks)), sketch)
+    except Infeasible as error:
+        for kind, root in product((Kind.BROADCAST, Kind.GATHER), ranks):
+            with suppress(Infeasible):
+                find_allowed_links(topology, Collective(kind, len(ranks), root=root), sketch)
+                return str(error)
+        raise
+    return ""
 
 
 def _short_enough(reach: RestrictionArrays, allowed: Mask, hops: Hops, through: Hops) -> Mask:

@@ -92,6 +92,19 @@ def test_a_permutation_over_a_link_that_does_not_exist_is_named(refuse, folder):
            write_json(folder / "s.json", sketch), "--topology", machine)  # fmt: skip
 
 
+def test_a_sketch_that_leaves_no_path_is_infeasible_as_for_synth(taccl, refuse, folder):
+    sketch = {"format": "taccl-sketch", "version": 1, "name": "few", "intra_node": {"links": {"0": [1], "1": [0]}}}
+    words = ["chunk 0", "rank 0 to rank 2", "intra_node.links", "allow a path there"]
+    name = write_json(folder / "s.json", sketch)
+    refuse(3, words, "sketch", "validate", name, "--topology", "full:3")
+    refuse(3, words, "synth", "full:3", "allgather", "--sketch", name)
+    sketch["intra_node"]["links"] = {"0": [1], "1": [2]}
+    ended = taccl("sketch", "validate", write_json(folder / "s.json", sketch), "--topology", "full:3")
+    assert (ended.code, ended.out) == (0, "few: good on full-3\n")
+    assert ended.err.startswith("note: on full-3 it serves only rooted collectives: chunk 1 ")
+    assert taccl("synth", "full:3", "broadcast", "--sketch", name, "--effort", "quick").code == 0
+
+
 def test_a_sketch_that_is_only_for_another_machine_is_refused(refuse):
     refuse(
         2, ["ndv2-sk-1.json", "topology", "written for ndv2"], "sketch", "validate", "ndv2-sk-1", "--topology", "dgx1"
