@@ -14,6 +14,7 @@ import click
 from taccl_py.cli.asked import refuse_others
 from taccl_py.cli.demands import DemandSession, is_demand_schedule, run_demand_program, run_demand_schedule
 from taccl_py.cli.options import KIND, SIZE, SIZE_RANGE, echo_json, json_option
+from taccl_py.cli.subject import refuse_folder
 from taccl_py.errors import InputError, Interrupted, InvalidArtifact, TacclError, Violation
 from taccl_py.execute.plan import Backend, DataType, ExecutablePlan, Operator
 from taccl_py.jsonio import read_text
@@ -299,6 +300,7 @@ def _load(file: Path, values: dict[str, Any]) -> _RunFile:
     from taccl_py.execute.one_sided import is_one_sided
     from taccl_py.execute.reader import read_plan
 
+    refuse_folder(file)
     text = read_text(file)
     runtime = RUNTIMES[values["runtime"]]
     if text.lstrip()[:1] == "{" and is_one_sided(text, str(file)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,8 +13,9 @@ from click.core import ParameterSource
 from taccl_py.api.subject import GivenFile, Placed
 from taccl_py.api.subject import load_subject as load_placed
 from taccl_py.cli.options import runtime_option
+from taccl_py.errors import InputError
 
-__all__ = ["GivenFile", "load_subject", "machine_options"]
+__all__ = ["GivenFile", "load_subject", "machine_options", "refuse_folder"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,8 +42,25 @@ def machine_options(command: F) -> F:
     return command
 
 
+def refuse_folder(file: Path) -> None:
+    """Refuse a folder in place of a file, and name the schedule and the programs in it.
+
+    Raises
+    ------
+    InputError
+        If it is a folder.
+    """
+    if not os.path.isdir(file):
+        return
+    own = [file / name for name in ("schedule.json", "algorithm.xml", "plan.json")]
+    found = [path for path in own if path.is_file()] or sorted(file.glob("*.xml"))[:1]
+    such = f", such as {' or '.join(map(str, found))}" if found else ""
+    raise InputError(f"is a directory, a file is needed; name one{such}", path=str(file))
+
+
 def load_subject(file: Path, values: dict[str, Any], *, verified: bool, needs_machine: bool = True) -> GivenFile:
     """Read and verify a file with what was given for `machine_options`; see `taccl_py.api.subject.load_subject`."""
+    refuse_folder(file)
     context = click.get_current_context()
     named = tuple(
         name for name in _MACHINE_OPTIONS if context.get_parameter_source(name) is ParameterSource.COMMANDLINE

@@ -235,6 +235,16 @@ def test_without_a_size_it_is_one_that_the_file_declares_itself_for(taccl, targe
         assert one["size_bytes"] == size
 
 
+@pytest.mark.parametrize(
+    "command", [("show",), ("simulate",), ("run",), ("trace", "-o", "t.json")], ids=lambda each: each[0]
+)
+def test_a_folder_is_refused_with_the_files_in_it(refuse, files, command):
+    (files / "empty").mkdir()
+    words = "is a directory, a file is needed; name one, such as schedule.json or algorithm.xml"
+    refuse(2, [words], *command, ".")
+    assert refuse(2, ["empty"], *command, "empty").endswith("name one")
+
+
 @pytest.mark.usefixtures("files")
 def test_sizes_at_which_no_runtime_takes_the_file_are_told(taccl):
     assert taccl("lower", "schedule.json", "--min-bytes", "4KiB", "--max-bytes", "1MiB", "-o", "some.xml").code == 0
