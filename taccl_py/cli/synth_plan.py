@@ -17,8 +17,6 @@ from taccl_py.cli.delivery import (
     write_answer,
 )
 from taccl_py.cli.notes import faster_by_switch_note, unserved_plan_note
-from taccl_py.cli.options import echo_json, in_json, make_plan_options
-from taccl_py.cli.notes import unserved_plan_note
 from taccl_py.cli.options import command_fact, echo_json, in_json, make_plan_options
 from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError
