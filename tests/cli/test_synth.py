@@ -194,7 +194,7 @@ def test_the_summary_is_what_json_prints_without_times_of_this_run(taccl, folder
 def test_where_switches_are_faster_than_messages_the_command_for_that_is_told(taccl):
     words = ("synth", "ndv5", "allreduce", "--size", "64MiB", "--engine", "templates")
     ended = taccl(*words, "-o", "out")
-    told = "switches can do takes 170.5 us instead of 262.5 us: taccl lower out/schedule.json --to mscclpp-json --switch -o plan.json"
+    told = "switches can do takes 170.5 us instead of 277.8 us: taccl lower out/schedule.json --to mscclpp-json --switch -o plan.json"
     assert told in ended.err
     assert taccl("lower", "out/schedule.json", "--to", "mscclpp-json", "--switch", "-o", "plan.json").code == 0
     assert taccl(*words, "--json").json["switch_us"] == pytest.approx(170.5, rel=1e-3)
@@ -319,7 +319,7 @@ def test_for_mscclpp_there_is_a_plan(taccl, folder):
     """What the table says is what the plan is; what follows finds the folder to be one for MSCCL++."""
     options = ("--runtime", "mscclpp", "--size", "64KiB", "--engine", "templates", "--ranks", "0-3", "-o", "out")
     record = taccl("synth", "ndv5", "allreduce", *options, "--json").json
-    plan_keys = {*LOWERED_KEYS, "unit_bytes", "group", "loop_bytes"} - {"count_divisor", "scratch_chunks"}
+    plan_keys = {*LOWERED_KEYS, "unit_bytes", "group", "loop_bytes", "switch_runtime_us"} - {"count_divisor", "scratch_chunks"}
     assert set(record) == {*KEYS, *plan_keys, *RUNTIME_KEYS}
     assert (record["runtime"], record["runtime_profile"]) == ("mscclpp", "mscclpp-h100")
     assert [Path(name).name for name in record["files"]] == ["schedule.json", "plan.json", "summary.json"]
@@ -338,12 +338,34 @@ def test_for_mscclpp_a_size_at_which_the_plan_is_not_run_is_told(taccl):
     ended = taccl("synth", "ndv5", "allreduce", *options, "--size", "1MiB")
     note = "the runtime runs the plan at multiples of"
     assert f"note: {note}" in ended.err
-    assert [
-        told.startswith(note)
-        for told in taccl("synth", "ndv5", "allreduce", *options, "--size", "1MiB", "--json").json["notes"]
-    ] == [True]
+    told = taccl("synth", "ndv5", "allreduce", *options, "--size", "1MiB", "--json").json["notes"]
+    assert [each.startswith(note) for each in told].count(True) == 1
     assert "and not at the schedule's 1048576" in ended.err
-    assert "note:" not in taccl("synth", "ndv5", "allreduce", *options, "--size", "1536KiB").err
+    assert note not in taccl("synth", "ndv5", "allreduce", *options, "--size", "1536KiB").err
+
+
+def test_for_mscclpp_a_faster_plan_by_switch_is_told(taccl):
+    words = (
+        "synth",
+        "ndv5",
+        "allreduce",
+        "--runtime",
+        "mscclpp",
+        "--engine",
+        "templates",
+        "--size",
+        "8MiB",
+        "-o",
+        "out",
+    )
+    record = taccl(*words, "--json").json
+    assert record["switch_runtime_us"] < record["runtime_us"]
+    (note,) = record["notes"]
+    command = "taccl lower out/schedule.json --to mscclpp-json --switch -o plan.json"
+    assert "by switch it takes" in note
+    assert f"({command})" in note
+    made = taccl(*command.split()[1:], "--json").json
+    assert made["runtime_us"] == pytest.approx(record["switch_runtime_us"])
 
 
 def test_for_mscclpp_without_a_profile_the_plan_has_one_instance(taccl):
