@@ -319,7 +319,10 @@ def test_for_mscclpp_there_is_a_plan(taccl, folder):
     """What the table says is what the plan is; what follows finds the folder to be one for MSCCL++."""
     options = ("--runtime", "mscclpp", "--size", "64KiB", "--engine", "templates", "--ranks", "0-3", "-o", "out")
     record = taccl("synth", "ndv5", "allreduce", *options, "--json").json
-    plan_keys = {*LOWERED_KEYS, "unit_bytes", "group", "loop_bytes", "switch_runtime_us"} - {"count_divisor", "scratch_chunks"}
+    plan_keys = {*LOWERED_KEYS, "unit_bytes", "group", "loop_bytes", "switch_runtime_us"} - {
+        "count_divisor",
+        "scratch_chunks",
+    }
     assert set(record) == {*KEYS, *plan_keys, *RUNTIME_KEYS}
     assert (record["runtime"], record["runtime_profile"]) == ("mscclpp", "mscclpp-h100")
     assert [Path(name).name for name in record["files"]] == ["schedule.json", "plan.json", "summary.json"]
