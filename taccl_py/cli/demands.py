@@ -438,7 +438,7 @@ def lower_for_all(
         found.append(record)
         if len(schedule.messages) > target.most_messages:
             record["refused"] = (
-                f"more than {target.most_messages} messages, whose program takes longer than the search; taccl lower makes it of the schedule"
+                f"more than {target.most_messages} messages, whose program takes longer than the search; taccl lower tries to make it of the schedule"
             )
             continue
         try:

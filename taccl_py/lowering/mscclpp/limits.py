@@ -23,5 +23,5 @@ def require_threadblocks(rank: int, number: int) -> None:
         raise beyond(
             "threadblocks",
             f"rank {rank} needs {number} threadblocks, and {MSCCLPP.max_threadblocks} run at the same time on the smallest GPU; "
-            "use fewer instances, or a schedule with fewer messages",
+            "use a schedule with fewer messages, or fewer instances where there are several",
         )
