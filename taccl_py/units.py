@@ -120,6 +120,11 @@ def parse_left(text: str) -> Left:
     return Left("", parse_size_range(text))
 
 
+def nearest_within(size_bytes: int, min_bytes: int, max_bytes: int) -> int:
+    """Size nearest to another one, between two that are both inclusive; a largest one of 0 is no limit."""
+    return min(max(size_bytes, min_bytes), max_bytes or max(size_bytes, min_bytes))
+
+
 def format_size(size_bytes: float) -> str:
     """Text of a size in binary units alone, with four significant digits: ``1MiB``, ``976.6KiB`` (1 MB), ``512B``, ``1.5GiB``."""
     for factor, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):

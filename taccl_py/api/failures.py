@@ -7,13 +7,13 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 
 from taccl_py.answer import Answer
-from taccl_py.api.lowering import Choice, Delivered, kept_instead, with_other_schedule
+from taccl_py.api.kept import program_there
+from taccl_py.api.lowering import Choice, delivered_instead, with_other_schedule
 from taccl_py.api.policy import EFFORTS
 from taccl_py.api.search import search_for
 from taccl_py.collective import ROOTED
-from taccl_py.errors import InputError, LoweringError, SynthesisError
+from taccl_py.errors import InputError, Interrupted, LoweringError, SynthesisError
 from taccl_py.pipeline.images import LoweredImages, verified_image
-from taccl_py.pipeline.kept import program_there
 from taccl_py.pipeline.replan import schedule_on
 from taccl_py.pipeline.resolve import Request
 from taccl_py.runtimes import Runtime
@@ -129,7 +129,7 @@ class FailurePlan:
         """Failures as soon as each has its file. An interrupt of a search ends the searches; one that comes later ends the images too.
 
         The whole machine is searched too: first of all, and what is found serves failures where nothing faster is found for them; on many ranks
-        beside the making of programs, with the effort ``quick``, for comparison alone.
+        beside the making of programs, with a quarter of the work, for comparison alone.
 
         Parameters
         ----------
@@ -175,7 +175,7 @@ class FailurePlan:
     def _serve_whole(self, limits: Limits, runtime: Runtime, lower: Lowerer | None) -> None:
         """Search the whole machine, and lower what is found."""
         kept = 0.0 if lower is None or limits.by_work else _LOWERING * limits.seconds
-        with suppress(SynthesisError, LoweringError):
+        with suppress(SynthesisError, LoweringError, Interrupted):  # the searches that follow tell of the interrupt
             answer = search_for(self._within(self.request, limits.within(limits.seconds - kept)), runtime, Events())
             self.healthy_us = answer.time_us
             self._whole = answer, None
@@ -193,10 +193,10 @@ class FailurePlan:
         if choice is None:
             is_slower = schedule.makespan_us >= answer.schedule.makespan_us
             return (answer if is_slower else with_other_schedule(answer, schedule)), None
-        there = None if program is None else program_there(program.lowered, schedule, runtime, answer.profile)
-        if program is None or there is None or there.best_us > choice.best_us:
+        there = None if program is None else program_there(program, schedule, runtime, answer.profile)
+        if there is None or there.best_us > choice.best_us:
             return answer, choice
-        found = kept_instead(Delivered(answer, choice), schedule, there, program.instances)
+        found = delivered_instead(answer, there)
         return found.answer, found.choice
 
     def _served_class(

@@ -23,7 +23,6 @@ from taccl_py.pipeline.conversion import Conversion, convert_and_verify
 from taccl_py.pipeline.deliver import Lowered, lower_and_verify, lower_best
 from taccl_py.pipeline.demand_programs import DEMAND_TARGETS, refuse_runtime
 from taccl_py.pipeline.demands import DemandAnswer
-from taccl_py.pipeline.kept import KeptProgram
 from taccl_py.pipeline.plan_choice import PlanChoice, PlanWishes, choose_among
 from taccl_py.pipeline.search import chosen_instead, require_valid
 from taccl_py.pipeline.select import LoweringEnds, choose_for, lower_under
@@ -145,10 +144,10 @@ def deliver(
     return Delivered(_with_schedule(answer, best), choice)
 
 
-def kept_instead(delivered: Delivered, schedule: Schedule, kept: KeptProgram, instances: int) -> Delivered:
-    """The answer with the program that was in use before, and its schedule with the times of the machine as it is."""
-    answer = with_other_schedule(delivered.answer, schedule)
-    return Delivered(answer, Choice(answer.schedule, kept.lowered, instances, kept.runtime_us))
+def delivered_instead(answer: Answer, choice: Choice) -> Delivered:
+    """The answer with another program and its schedule, for the same machine."""
+    answer = with_other_schedule(answer, choice.schedule)
+    return Delivered(answer, replace(choice, schedule=answer.schedule))
 
 
 def with_other_schedule(answer: Answer, schedule: Schedule) -> Answer:

@@ -77,8 +77,8 @@ def run(
         Result of `taccl_py.lower`, or a file: MSCCL XML or an MSCCL++ plan; or an answer to a demand, or its schedule, which has sizes and
         types of its own.
     size
-        Size as nccl-tests counts it: bytes, or a text such as ``64KiB``. None: 1 MB, or the nearest that the file declares itself for. The call has the largest size up to that of whole
-        elements in every chunk.
+        Size as nccl-tests counts it: bytes, or a text such as ``64KiB``. None: 1 MB, or the nearest that the file declares itself for. The
+        call has the largest size up to that of whole elements in every chunk.
     datatype
         Type of the elements, such as ``float32``, ``bfloat16``, ``int8``.
     op

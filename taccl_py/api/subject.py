@@ -12,6 +12,7 @@ from taccl_py.errors import InputError, require_verdict
 from taccl_py.jsonio import format_of, parse_json, read_text
 from taccl_py.runtimes import CUSTOM, LEGACY, MSCCLPP, Runtime
 from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT
+from taccl_py.units import nearest_within
 
 if TYPE_CHECKING:
     from taccl_py.collective import Kind
@@ -33,8 +34,7 @@ class GivenFile:
     ----------
     replay
         Its timeline at a size in bytes (None: at the size that it was made for; the machine's default for an XML file or a plan, or the
-        nearest size that it declares itself for). None if
-        the machine is not known.
+        nearest size that it declares itself for). None if the machine is not known.
     schedule, program, plan, demand
         One of them; the last one is the schedule of a demand.
     topology
@@ -224,9 +224,9 @@ def _load_plan(file: Path, text: str, placed: Placed, *, verified: bool, needs_m
     return plan_subject(plan, kind, topology, str(file), asked)
 
 
-def _declared_bytes(made: Program | Plan, size_bytes: int) -> int:
-    """Size in bytes nearest to another one for which a program declares itself; a maximum of 0 is no limit."""
-    return min(max(size_bytes, made.min_bytes), made.max_bytes or size_bytes)
+def _default_bytes(made: Program | Plan, topology: Topology, chunks: int) -> int:
+    """Size in bytes for who names none: the machine's default, or the nearest one for which the program declares itself."""
+    return nearest_within(topology.default_bytes(chunks), made.min_bytes, made.max_bytes)
 
 
 def plan_subject(
@@ -240,7 +240,7 @@ def plan_subject(
         return GivenFile(sent, None, None, topology, runtime=MSCCLPP.name, plan=plan, asked=asked)
 
     def replay(size: int | None) -> Timeline:
-        size_bytes = _declared_bytes(plan, topology.default_bytes(plan.chunks_per_size)) if size is None else size
+        size_bytes = _default_bytes(plan, topology, plan.chunks_per_size) if size is None else size
         try:
             return replay_plan(plan, kind, topology, size_bytes / plan.chunks_per_size)
         except InputError as error:
@@ -313,7 +313,7 @@ def program_subject(program: Program, runtime: Runtime, topology: Topology, name
     whole, slots = chunks_of_size(program, runtime), runtime.fifo_slots[program.protocol]
 
     def replay(size: int | None) -> Timeline:
-        size_bytes = _declared_bytes(program, topology.default_bytes(whole)) if size is None else size
+        size_bytes = _default_bytes(program, topology, whole) if size is None else size
         try:
             return replay_program(program, topology, size_bytes / whole, fifo_slots=slots, chunks_per_size=whole)
         except InputError as error:

@@ -66,8 +66,8 @@ def install(sources: tuple[Path, ...], output: Path, runtime: str, as_json: bool
 
     NCCL runs its own algorithms at sizes for which no file is; taccl compare says where they are faster, and --leave cuts files there.
 
-    For mscclpp SOURCES are plans, or directories with some, as of taccl synth or taccl lower --to mscclpp-json. They are verified and written beside taccl_plans.py, which
-    registers them with MSCCL++ 0.9 or newer by collective, ranks, size and placement: as python -m taccl_plans SCRIPT, or by a call
+    For mscclpp SOURCES are plans, or directories with some, as of taccl synth or taccl lower --to mscclpp-json. They are verified and
+    written beside taccl_plans.py, which registers them with MSCCL++ 0.9 or newer by collective, ranks, size and placement: as python -m taccl_plans SCRIPT, or by a call
     of its own. Stdout has the launch line. By itself MSCCL++ looks only for an AllReduce of a few numbers of ranks, under
     --default-names.
 

@@ -49,7 +49,6 @@ from taccl_py.units import format_time
 if TYPE_CHECKING:
     from taccl_py.api.lowering import Choice, Delivered
     from taccl_py.lowering.lower import LoweringOptions
-    from taccl_py.pipeline.kept import KeptProgram
     from taccl_py.pipeline.replan import Replanned
     from taccl_py.profiles.model import RuntimeProfile
     from taccl_py.schedule.ir import Schedule
@@ -203,19 +202,19 @@ class _ProgramInUse:
 
     def unless_slower(
         self, delivered: Delivered, retimed: Schedule | None, options: LoweringOptions, instances: int | None
-    ) -> tuple[Delivered, KeptProgram | str]:
+    ) -> tuple[Delivered, Choice | str]:
         """Return what was delivered, or this program if it is as fast on the machine as it is; and that, or why it cannot go on."""
-        from taccl_py.api.lowering import kept_instead
+        from taccl_py.api.lowering import delivered_instead
 
         kept = self._kept(retimed, options, instances, delivered.answer.profile)
-        if retimed is not None and not isinstance(kept, str) and kept.best_us <= delivered.choice.best_us:
-            delivered = kept_instead(delivered, retimed, kept, self.instances)
+        if not isinstance(kept, str) and kept.best_us <= delivered.choice.best_us:
+            delivered = delivered_instead(delivered.answer, kept)
         return delivered, kept
 
     def _kept(
         self, retimed: Schedule | None, options: LoweringOptions, instances: int | None, profile: RuntimeProfile
-    ) -> KeptProgram | str:
-        from taccl_py.pipeline.kept import kept_program
+    ) -> Choice | str:
+        from taccl_py.api.kept import kept_program
 
         if not self.text:
             return f"there is no {_PROGRAM} beside the old schedule"
@@ -223,7 +222,7 @@ class _ProgramInUse:
             return "its schedule does not serve"
         if instances not in (None, self.instances):
             return f"it has {self.instances} instances"
-        return kept_program(self.text, str(self.path), retimed, options, profile)
+        return kept_program(self.text, str(self.path), retimed, options, profile, self.instances)
 
 
 def _prepared(folder: Path, degradation: Degradation) -> Path:
@@ -281,7 +280,7 @@ def _read(path: Path) -> Schedule:
 
 
 def _facts(
-    old: Schedule, found: Replanned, taken: Schedule, kept: KeptProgram | str | None, choice: Choice | None
+    old: Schedule, found: Replanned, taken: Schedule, kept: Choice | str | None, choice: Choice | None
 ) -> dict[str, Any]:
     """Remedies that were tried, the one that was taken, and the time of the old schedule on the machine as it was."""
     is_kept = kept is not None and not isinstance(kept, str) and choice is not None and choice.lowered is kept.lowered
@@ -290,7 +289,7 @@ def _facts(
     if isinstance(kept, str):
         rows.append(_remedy("kept", None, None, kept))
     elif kept is not None:
-        rows.append(_remedy("kept", found.retimed, kept.best_us, ""))
+        rows.append(_remedy("kept", kept.schedule, kept.best_us, ""))
     for each in found.tried:
         program_us = choice.best_us if choice is not None and str(each.remedy) == remedy else None
         rows.append(_remedy(str(each.remedy), each.schedule, program_us, each.reason))

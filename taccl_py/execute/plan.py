@@ -13,6 +13,7 @@ from taccl_py.collective import COMBINING, ROOTED, Address, Buffer, Kind
 from taccl_py.demand import DataDemand
 from taccl_py.errors import InputError
 from taccl_py.runtimes import CUSTOM, MAX_COUNT, Runtime
+from taccl_py.units import nearest_within
 
 
 class DataType(StrEnum):
@@ -215,7 +216,7 @@ class ExecutablePlan:
 
     def declared_bytes(self, size_bytes: int) -> int:
         """Size in bytes nearest to another one for which the file declares itself."""
-        return min(max(size_bytes, self.min_bytes), self.max_bytes or size_bytes)
+        return nearest_within(size_bytes, self.min_bytes, self.max_bytes)
 
     def has_buffer(self, buffer: Buffer, rank: int, *, in_place: bool) -> bool:
         """True if a rank's buffer exists; where it does not, the caller may pass NULL."""

@@ -3,7 +3,7 @@
 The old schedule is timed anew on the machine as it is now, so that what is found is never slower than going on with it. Its chunks get
 new sizes by a linear program; its routes get new weights, and ranks of a node stand in for one whose NIC is slow or gone
 (`taccl_py.synthesis.damage`); and engine auto searches for what time is left. The program that is in use may still be the fastest one
-(`taccl_py.pipeline.kept`).
+(`taccl_py.api.kept`).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
@@ -185,17 +185,21 @@ class _FlowRun:
         return timed_stage(name, self.events, self.stage_seconds)
 
 
+def _restarts(search: Search, load_us: float, most: int, arcs: int) -> Iterator[tuple[float, int]]:
+    """Random change and seed of each order that is tried, the first one plain, until one is close to the load of the fullest resource."""
+    for i in range(_count(search, most, arcs)):
+        if i and _enough(search, load_us):
+            return
+        yield (COMMON.jitter if i else 0.0), search.limits.seed + i
+
+
 def _order_parts(search: Search, load_us: float) -> None:
     """Offer orders of parts, most of them messages of their own, until one is close to the load of the fullest resource."""
     quotient, grid, routes = search.quotient, search.grid, search.routes
-    for i in range(_count(search, PARAMS.most_restarts, PARAMS.restart_arcs)):
-        if _enough(search, load_us) and i:
-            return
-        jitter, seed = (COMMON.jitter if i else 0.0), search.limits.seed + i
+    for jitter, seed in _restarts(search, load_us, PARAMS.most_restarts, PARAMS.restart_arcs):
         search.offer(urgent_plan(quotient, grid, routes, jitter=jitter, seed=seed))
-        if (
-            search.joins and quotient.num_arcs <= PARAMS.joined_restart_arcs
-        ):  # parts of one path may share messages after all
+        # Parts of one path may share messages after all.
+        if search.joins and quotient.num_arcs <= PARAMS.joined_restart_arcs:
             search.offer(efficient_plan(quotient, grid, routes, search.joins, jitter=jitter, seed=seed))
     if search.best is not None and quotient.num_arcs <= PARAMS.most_exact_arcs and not _enough(search, load_us):
         task = search.task(joins=False)
@@ -206,10 +210,7 @@ def _order_parts(search: Search, load_us: float) -> None:
 def _order_joined(search: Search, load_us: float) -> None:
     """Offer orders in which neighbours share messages, until one is close to the load of the fullest resource."""
     quotient, grid, routes = search.quotient, search.grid, search.routes
-    for i in range(_count(search, PARAMS.most_joined_restarts, PARAMS.joined_restart_arcs)):
-        if _enough(search, load_us) and i:
-            return
-        jitter, seed = (COMMON.jitter if i else 0.0), search.limits.seed + i
+    for jitter, seed in _restarts(search, load_us, PARAMS.most_joined_restarts, PARAMS.joined_restart_arcs):
         search.offer(efficient_plan(quotient, grid, routes, search.joins, jitter=jitter, seed=seed))
     if search.best is not None and not _enough(search, load_us):
         regroup(search)

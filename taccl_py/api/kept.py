@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from taccl_py.api.lowering import Choice
 from taccl_py.collective import ROOTED
 from taccl_py.errors import InputError
 from taccl_py.lowering.buffers import placement_flags
@@ -20,31 +21,10 @@ from taccl_py.simulate.timeline import Timeline
 from taccl_py.verify.msccl import verify_program
 
 
-@dataclass(frozen=True)
-class KeptProgram:
-    """The program that is in use, byte for byte, on the damaged machine.
-
-    Attributes
-    ----------
-    lowered
-        The program, which its verifier accepts, with its replay.
-    runtime_us
-        Time under the runtime profile in microseconds; None under the neutral one.
-    """
-
-    lowered: Lowered
-    runtime_us: float | None
-
-    @property
-    def best_us(self) -> float:
-        """Time under the runtime profile if there is one, else that on links and ports."""
-        return self.lowered.replay.makespan_us if self.runtime_us is None else self.runtime_us
-
-
 def kept_program(
-    text: str, name: str, schedule: Schedule, options: LoweringOptions, profile: RuntimeProfile
-) -> KeptProgram | str:
-    """The program that is in use, or why it cannot go on.
+    text: str, name: str, schedule: Schedule, options: LoweringOptions, profile: RuntimeProfile, instances: int
+) -> Choice | str:
+    """The program that is in use, byte for byte, on the damaged machine; or why it cannot go on.
 
     Parameters
     ----------
@@ -56,6 +36,8 @@ def kept_program(
         Options that a new program would be lowered with.
     profile
         Runtime profile.
+    instances
+        Parts of every chunk in the program.
     """
     runtime, collective = options.runtime, schedule.collective
     try:
@@ -73,12 +55,15 @@ def kept_program(
         replay = _replay(program, schedule, runtime)
     except InputError as error:
         return error.what
-    return _timed(Lowered(program, replay, options.port_order, text, verdict), schedule, profile)
+    lowered = Lowered(program, replay, options.port_order, text, verdict)
+    return Choice(schedule, lowered, instances, _runtime_us(program, schedule, profile))
 
 
-def program_there(lowered: Lowered, schedule: Schedule, runtime: Runtime, profile: RuntimeProfile) -> KeptProgram:
-    """A program on another machine that has its links, that of a schedule."""
-    return _timed(replace(lowered, replay=_replay(lowered.program, schedule, runtime)), schedule, profile)
+def program_there(known: Choice, schedule: Schedule, runtime: Runtime, profile: RuntimeProfile) -> Choice:
+    """A program on another machine that has its links, with the schedule as it is there."""
+    program = known.lowered.program
+    lowered = replace(known.lowered, replay=_replay(program, schedule, runtime))
+    return Choice(schedule, lowered, known.instances, _runtime_us(program, schedule, profile))
 
 
 def _replay(program: Program, schedule: Schedule, runtime: Runtime) -> Timeline:
@@ -87,10 +72,8 @@ def _replay(program: Program, schedule: Schedule, runtime: Runtime) -> Timeline:
     return replay_program(program, schedule.topology, chunk_bytes, fifo_slots=slots, chunks_per_size=whole)
 
 
-def _timed(lowered: Lowered, schedule: Schedule, profile: RuntimeProfile) -> KeptProgram:
-    topology, size_bytes = schedule.topology, schedule.size_bytes
-    is_neutral = profile.is_neutral
-    return KeptProgram(lowered, None if is_neutral else runtime_us(lowered.program, topology, profile, size_bytes))
+def _runtime_us(program: Program, schedule: Schedule, profile: RuntimeProfile) -> float | None:
+    return None if profile.is_neutral else runtime_us(program, schedule.topology, profile, schedule.size_bytes)
 
 
 def _difference(program: Program, schedule: Schedule, options: LoweringOptions) -> str:
