@@ -149,6 +149,11 @@ class Collective:
             raise InputError(f"{self.kind} has no root; leave the root out", field="root")
 
     @property
+    def own_root(self) -> int | None:
+        """The root of a rooted collective; None for others."""
+        return self.root if self.kind in ROOTED else None
+
+    @property
     def _shards(self) -> int:
         """Chunks of all ranks' shards."""
         return self.num_ranks * self.chunks_per_rank

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from taccl_py.api.lowering import Choice
-from taccl_py.collective import ROOTED
 from taccl_py.errors import InputError
 from taccl_py.lowering.buffers import placement_flags
 from taccl_py.lowering.lower import LoweringOptions
@@ -47,8 +46,7 @@ def kept_program(
     reason = _difference(program, schedule, options)
     if reason:
         return reason
-    root = collective.root if collective.kind in ROOTED else None
-    verdict = verify_program(text, runtime, kind=collective.kind, root=root)
+    verdict = verify_program(text, runtime, kind=collective.kind, root=collective.own_root)
     if verdict.violations or verdict.unsupported:
         return "its verifier rejects it; taccl check says why"
     try:

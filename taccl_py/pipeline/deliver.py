@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from taccl_py.collective import ROOTED, Collective, Kind
+from taccl_py.collective import Collective, Kind
 from taccl_py.errors import Interrupted, InvalidArtifact, LoweringError, require_verdict
 from taccl_py.lowering.copies import OneInstance
 from taccl_py.lowering.fold import folded, sent_steps
@@ -227,8 +227,7 @@ def verified(found: ReplayedProgram, collective: Collective, runtime: Runtime) -
     program = found.program
     count_work("lowered", sum(len(block.steps) for gpu in program.gpus for block in gpu.threadblocks))
     text = emit_xml(program, runtime)
-    root = collective.root if collective.kind in ROOTED else None
-    verdict = verify_program(text, runtime, kind=collective.kind, root=root)
+    verdict = verify_program(text, runtime, kind=collective.kind, root=collective.own_root)
     require_verdict("algorithm.xml", verdict.violations, verdict.unsupported)
     if parse_xml(text, "algorithm.xml", runtime) != program:
         raise ValueError("the emitted text does not read back as the program")
@@ -330,8 +329,7 @@ def lower_plan_and_verify(schedule: Schedule, options: PlanOptions) -> LoweredPl
     """
     lowered = lower_plan(schedule, options)
     collective = schedule.collective
-    root = collective.root if collective.kind in ROOTED else None
-    verdict = verify_plan(lowered.text, "plan.json", kind=collective.kind, root=root)
+    verdict = verify_plan(lowered.text, "plan.json", kind=collective.kind, root=collective.own_root)
     require_verdict("plan.json", verdict.violations, verdict.unsupported)
     return lowered
 

@@ -142,7 +142,7 @@ def replan(old: Schedule, topology: Topology, options: Options, events: Events) 
         return Replanned(tuple(tried), best.remedy, replace(found, runners_up=runners_up, kept=kept))
     bound = found.bound if found is not None else bound
     proof = Proof.of(best.schedule.makespan_us, bound)
-    origin = Origin("replan", "none", "", limits.seed, str(proof), bound.time_us, bound.reason, _finder(old))
+    origin = Origin("replan", "none", "", limits.seed, str(proof), bound.time_us, bound.reason, old.finder)
     searched = () if found is None else (found.schedule, *found.runners_up)
     runners_up = (*others, *searched)
     chosen = Synthesis(best.schedule.with_origin(origin), bound, proof, "none", {}, runners_up, kept)
@@ -206,8 +206,3 @@ def _tried(remedy: Remedy, schedule: Schedule | None, reason: str) -> RemedyTrie
 
 def _time_us(tried: RemedyTried) -> float:
     return float("inf") if tried.schedule is None else tried.schedule.makespan_us
-
-
-def _finder(old: Schedule) -> str:
-    """Engine that found the old schedule."""
-    return "" if old.origin is None else old.origin.found_by or old.origin.engine

@@ -50,7 +50,7 @@ def synthesize(request: Request, events: Events) -> Synthesis:
         status=str(synthesis.proof),
         bound_us=synthesis.bound.time_us,
         bound_reason=synthesis.bound.reason,
-        found_by=_finder(synthesis.schedule),
+        found_by=synthesis.schedule.finder,
         holds_for=restriction(synthesis.schedule, request, sketch.name if sketch else "") or ANY_ALGORITHM,
     )
     schedule = synthesis.schedule.with_origin(origin)
@@ -64,11 +64,6 @@ def restriction(schedule: Schedule, request: Request, sketch: str) -> str:
         return ""
     chunks = f"{format_count(schedule.collective.chunks_per_rank, 'chunk')} per rank"
     return f"{chunks}, sketch {sketch}" if sketch else chunks
-
-
-def _finder(schedule: Schedule) -> str:
-    """The engine that won a race."""
-    return schedule.origin.found_by or schedule.origin.engine if schedule.origin is not None else ""
 
 
 def suggest(request: Request, events: Events) -> list[Suggestion]:
@@ -173,5 +168,5 @@ def chosen_instead(synthesis: Synthesis, schedule: Schedule) -> Synthesis:
     """The synthesis with another schedule as its answer, of which nothing is proven but that its time is at the bound, if it is."""
     origin, proof = synthesis.schedule.origin, Proof.of(schedule.makespan_us, synthesis.bound)
     if origin is not None:
-        schedule = schedule.with_origin(replace(origin, status=str(proof), found_by=_finder(schedule)))
+        schedule = schedule.with_origin(replace(origin, status=str(proof), found_by=schedule.finder))
     return replace(synthesis, schedule=schedule, proof=proof)

@@ -154,14 +154,9 @@ def _in_turn(schedules: Sequence[Schedule], first: int) -> list[Schedule]:
     """Schedules, after so many first ones, with the engines that found them taking turns: programs of one engine's are much alike."""
     turns: dict[str, list[Schedule]] = {}
     for schedule in schedules[first:]:
-        turns.setdefault(_finder(schedule), []).append(schedule)
+        turns.setdefault(schedule.finder, []).append(schedule)
     taken = chain.from_iterable(zip_longest(*turns.values()))
     return [*schedules[:first], *(schedule for schedule in taken if schedule is not None)]
-
-
-def _finder(schedule: Schedule) -> str:
-    """Engine that found a schedule; empty if that is not known."""
-    return (schedule.origin.found_by or schedule.origin.engine) if schedule.origin else ""
 
 
 def _estimated_us(schedule: Schedule, options: LoweringOptions, profile: RuntimeProfile) -> float:

@@ -143,7 +143,7 @@ def summary_cells(item: Item) -> list[str]:
         format_rate(schedule.algbw_gbps) if schedule.algbw_gbps is not None else "",
         format_rate(busbw) if busbw is not None else "",
         str(schedule.num_steps),
-        (origin.found_by or origin.engine) if origin else "",
+        schedule.finder,
         origin.status if origin else "",
     ]
 

@@ -120,6 +120,11 @@ class MessagesInOrder:
         """Name of what the messages do."""
         raise NotImplementedError
 
+    @property
+    def finder(self) -> str:
+        """Engine that found it, in a race or alone; empty if that is not known."""
+        return "" if self.origin is None else self.origin.found_by or self.origin.engine
+
     @cached_property
     def makespan_us(self) -> float:
         """Time at which the last message has arrived."""
