@@ -299,8 +299,7 @@ def _switch_facts(answer: Answer) -> dict[str, Any]:
 
     schedule = answer.schedule
     collective, topology = schedule.collective, schedule.topology
-    size_bytes = schedule.chunk_bytes * collective.chunks_per_size
-    (time_us,) = switch_times_us(topology, collective.kind, collective.root, [size_bytes])
+    (time_us,) = switch_times_us(topology, collective.kind, collective.root, [schedule.size_bytes])
     return {} if time_us is None else {"switch_us": time_us}
 
 

@@ -74,7 +74,7 @@ def run_demand_program(
     InvalidArtifact
         If the program comes to a stop or does what cannot be done; wrong results are part of what is returned.
     """
-    longest = max(*demand.input_bytes, *demand.output_bytes)
+    longest = demand.longest_bytes
     elements = longest // max(plan.input_chunks, plan.output_chunks) // demand.element_bytes
     here = demand.num_ranks if measure is None else 1
     calls = [DemandData(demand, elements, seed + number, here) for number in range(repeats)]

@@ -314,7 +314,7 @@ def demand_chunks(demand: DataDemand, num_ranks: int, longest_chunks: int) -> li
         raise InputError(
             f"is for {num_ranks} ranks, and the demand has {demand.num_ranks}; give the one that it was made for"
         )
-    longest = max(*demand.input_bytes, *demand.output_bytes)
+    longest = demand.longest_bytes
     unit_bytes = longest // max(1, longest_chunks)
     if longest_chunks < 1 or longest % longest_chunks or unit_bytes % demand.element_bytes:
         raise InputError(

@@ -102,7 +102,7 @@ def demand_to_plan(
     verdict = verify_plan(lowered.text, "plan.json", demand=demand)
     require_verdict("plan.json", verdict.violations, verdict.unsupported)
     longest = max(max(gpu.input_chunks, gpu.output_chunks) for gpu in lowered.plan.gpus)
-    unit_bytes = max(*demand.input_bytes, *demand.output_bytes) // longest
+    unit_bytes = demand.longest_bytes // longest
     if best is None:
         return DemandProgram(lowered.plan, lowered.text, unit_bytes, group or 1)
     return DemandProgram(lowered.plan, lowered.text, unit_bytes, best.group, best.runtime_us, profile.name)
@@ -111,9 +111,8 @@ def demand_to_plan(
 def _grouped(schedule: DemandSchedule, name: str | None, group: int, profile: RuntimeProfile) -> _GroupedPlan:
     """The plan with groups of so many threadblocks, timed at the demand's own size."""
     lowered = lower_demand_plan(schedule, name, group)
-    size_bytes = max(*schedule.demand.input_bytes, *schedule.demand.output_bytes)
     replay = RuntimePlanReplay(lowered.plan, None, schedule.topology, profile)
-    return _GroupedPlan(group, lowered, replay.time_us(size_bytes))
+    return _GroupedPlan(group, lowered, replay.time_us(schedule.demand.longest_bytes))
 
 
 def _in_the_best_groups(
@@ -149,7 +148,7 @@ def demand_to_xml(
     text = emit_xml(program, LEGACY)
     verdict = verify_program(text, LEGACY, demand=demand)
     require_verdict("algorithm.xml", verdict.violations, verdict.unsupported)
-    return DemandProgram(program, text, max(*demand.input_bytes, *demand.output_bytes) // program.num_chunks_per_loop)
+    return DemandProgram(program, text, demand.longest_bytes // program.num_chunks_per_loop)
 
 
 DEMAND_TARGETS = (

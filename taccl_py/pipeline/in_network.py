@@ -96,15 +96,14 @@ def lower_by_switch(
     nodes = topology.node_ranks if needs_rails(schedule) else (tuple(range(topology.num_ranks)),)
     for ranks in nodes:
         _require_links(topology, collective.kind, ranks)
-    size_bytes = schedule.chunk_bytes * collective.chunks_per_size
-    best = _fastest_cut(schedule, replace(options, switch=True, instances=instances or options.instances), size_bytes)
+    best = _fastest_of(schedule, replace(options, switch=True, instances=instances or options.instances), None).options
     runtime_us = None
     if profile is not None and not profile.is_neutral:
         best, runtime_us = _fastest_runtime_cut(schedule, replace(options, switch=True), profile, instances)
     lowered = lower_plan_and_verify(schedule, best)
-    replay = replay_plan(lowered.plan, collective.kind, topology, size_bytes / lowered.plan.chunks_per_size)
+    replay = replay_plan(lowered.plan, collective.kind, topology, schedule.size_bytes / lowered.plan.chunks_per_size)
     bounds = DemandBounds.by_switch(topology, collective.kind, collective.root)
-    return SwitchPlan(lowered, best, replay, bounds.at(size_bytes), runtime_us)
+    return SwitchPlan(lowered, best, replay, bounds.at(schedule.size_bytes), runtime_us)
 
 
 def _require_links(topology: Topology, kind: Kind, ranks: Sequence[int]) -> None:
@@ -166,7 +165,7 @@ def switch_runtime_us(schedule: Schedule, options: PlanOptions, profile: Runtime
 
 
 @dataclass(frozen=True, slots=True)
-class _CachedPlan:
+class _CutPlan:
     """A plan and what it was made with; its times are under a runtime profile if there is one."""
 
     options: PlanOptions
@@ -194,7 +193,7 @@ def _rails(schedule: Schedule) -> tuple[NodeRails, ...]:
 
 def _cuts_by_rails(
     schedule: Schedule, options: PlanOptions, profile: RuntimeProfile | None = None
-) -> Iterator[Iterator[_CachedPlan]]:
+) -> Iterator[Iterator[_CutPlan]]:
     """Cuts for each path between nodes that does not go beyond a limit of the runtime; LoweringError if all of them do."""
     failures: list[LoweringError] = []
     choices = _rails(schedule)
@@ -210,7 +209,7 @@ def _cuts_by_rails(
         raise failures[0]
 
 
-def _cuts(schedule: Schedule, options: PlanOptions, profile: RuntimeProfile | None) -> Iterator[_CachedPlan]:
+def _cuts(schedule: Schedule, options: PlanOptions, profile: RuntimeProfile | None) -> Iterator[_CutPlan]:
     """Plans by more and more owners and then of more and more pieces, until a limit of the runtime is reached."""
     kind, several = schedule.collective.kind, needs_rails(schedule)
     most = len(schedule.topology.node_ranks[0]) if several else schedule.topology.num_ranks
@@ -226,23 +225,17 @@ def _cuts(schedule: Schedule, options: PlanOptions, profile: RuntimeProfile | No
             if number == 0:
                 raise
             return
-        yield _CachedPlan(tried, plan, profile)
-
-
-def _fastest_cut(schedule: Schedule, options: PlanOptions, size_bytes: float) -> PlanOptions:
-    """Options whose cut is fastest at a size, of those whose chunks divide it if there are any."""
-    return _fastest_of(schedule, options, size_bytes, None).options
+        yield _CutPlan(tried, plan, profile)
 
 
 def _fastest_runtime_cut(
     schedule: Schedule, options: PlanOptions, profile: RuntimeProfile, instances: int | None
 ) -> tuple[PlanOptions, float]:
     """Options whose cut is fastest under a runtime profile at the schedule's size, and the time."""
-    size_bytes = schedule.chunk_bytes * schedule.collective.chunks_per_size
     best: _TimedCut | None = None
     for number in doubled() if instances is None else [instances]:
         try:
-            found = _fastest_of(schedule, replace(options, instances=number), size_bytes, profile)
+            found = _fastest_of(schedule, replace(options, instances=number), profile)
         except LoweringError:
             if best is None:
                 raise
@@ -264,10 +257,8 @@ class _TimedCut:
     options: PlanOptions = field(compare=False)
 
 
-def _fastest_of(
-    schedule: Schedule, options: PlanOptions, size_bytes: float, profile: RuntimeProfile | None
-) -> _TimedCut:
-    """The fastest cut.
+def _fastest_of(schedule: Schedule, options: PlanOptions, profile: RuntimeProfile | None) -> _TimedCut:
+    """The fastest cut at the schedule's size, of those whose chunks divide it if there are any.
 
     More pieces follow each other more closely, more owners share the load, and both pay alpha more often; so trying ends when more
     of them are slower.
@@ -276,8 +267,8 @@ def _fastest_of(
     for cuts in _cuts_by_rails(schedule, options, profile):
         before_us = math.inf
         for cut in cuts:
-            time_us = cut.time_us(schedule, size_bytes)
-            best = min(best, _TimedCut(not cut.divides(size_bytes), time_us, cut.options))
+            time_us = cut.time_us(schedule, schedule.size_bytes)
+            best = min(best, _TimedCut(not cut.divides(schedule.size_bytes), time_us, cut.options))
             if time_us > before_us:
                 break
             before_us = time_us

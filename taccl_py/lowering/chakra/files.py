@@ -79,7 +79,7 @@ def lower_chakra(schedule: Schedule, name: str, *, with_network: bool = True) ->
             path="command line",
             field="--name",
         )
-    size = max(1, round(schedule.chunk_bytes * schedule.collective.chunks_per_size))
+    size = max(1, round(schedule.size_bytes))
     largest = max((len(message.chunks) for message in schedule.messages), default=0) * schedule.chunk_bytes
     if max(size, largest) >= _MOST_BYTES:
         raise LoweringError(

@@ -105,7 +105,7 @@ class DemandUnits:
 
 def fit_units(algorithm: AlgoElement, runtime: Runtime, demand: DataDemand, findings: Findings) -> DemandUnits | None:
     """Demand in the chunks of a file; None, with the reason, if that is not for it."""
-    chunks, longest = algorithm.num_chunks_per_loop, max(*demand.input_bytes, *demand.output_bytes)
+    chunks, longest = algorithm.num_chunks_per_loop, demand.longest_bytes
     if algorithm.collective != CUSTOM or CUSTOM not in runtime.collectives.values():
         what = f"coll={quoted(algorithm.collective)} for {runtime.title}; only a file of legacy MSCCL with coll={CUSTOM!r} is for a demand"
         findings.violation("", "collective", what, fatal=True)
