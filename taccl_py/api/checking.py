@@ -74,22 +74,18 @@ def check(
         schedule = what if isinstance(what, DemandSchedule) else what.schedule
         return _demand_violations(schedule, demand, wanted, root)
     if isinstance(what, LoweredFile) and what.demand is not None:
-        return _program_violations(what, demand or what.demand, wanted, root)
+        _refuse_kind(wanted, root)
+        return _program_violations(what, demand=demand or what.demand)
     if isinstance(what, str | Path):
         return _file_violations(path_of(what), demand, wanted, root, target)
     if demand is not None:
         _refuse_demand()
-    if isinstance(what, Answer):
-        return verify_any(what.schedule, kind=wanted, root=root)
-    if isinstance(what, Schedule):
-        return verify_any(what, kind=wanted, root=root)
+    if isinstance(what, Answer | Schedule):
+        return verify_any(what.schedule if isinstance(what, Answer) else what, kind=wanted, root=root)
     if isinstance(what, GroupSchedule):
         return group_violations(what, wanted, root)
     if isinstance(what, LoweredFile):
-        if what.runtime == MSCCLPP.name:
-            return _decided("plan.json", verify_plan(what.text, "plan.json", kind=wanted, root=root))
-        lowered = verify_program(what.text, runtime_named(what.runtime, None), kind=wanted, root=root)
-        return _decided("algorithm.xml", lowered)
+        return _program_violations(what, wanted, root)
     return _conversion_violations(what, wanted, root)
 
 
@@ -100,20 +96,17 @@ def _file_violations(
     is_json = file.suffix == ".json" or text.lstrip()[:1] == "{"
     if is_json and format_of(text, name) == DEMAND_SCHEDULE_FORMAT:
         return _demand_violations(read_demand_schedule(text, name), demand, wanted, root)
-    if demand is not None and not is_json:
-        _refuse_kind(wanted, root)
-        return _decided(name, verify_program(text, LEGACY, demand=demand))
-    if demand is not None and is_plan(parse_json(text, name)):
-        _refuse_kind(wanted, root)
-        return _decided(name, verify_plan(text, name, demand=demand))
     if demand is not None:
-        _refuse_demand()
+        if is_json and not is_plan(parse_json(text, name)):
+            _refuse_demand()
+        _refuse_kind(wanted, root)
+        target = LEGACY
     if not is_json:
-        return _decided(name, verify_program(text, target, kind=wanted, root=root))
+        return _decided(name, verify_program(text, target, kind=wanted, root=root, demand=demand))
     if format_of(text, name) == GROUP_FORMAT:
         return group_violations(read_group(text, name), wanted, root)
     if is_plan(parse_json(text, name)):
-        return _decided(name, verify_plan(text, name, kind=wanted, root=root))
+        return _decided(name, verify_plan(text, name, kind=wanted, root=root, demand=demand))
     return verify_any(read_schedule(text, name), kind=wanted, root=root)
 
 
@@ -133,13 +126,12 @@ def _demand_violations(
 
 
 def _program_violations(
-    what: LoweredFile, demand: DataDemand, kind: Kind | None, root: int | None
+    what: LoweredFile, kind: Kind | None = None, root: int | None = None, demand: DataDemand | None = None
 ) -> tuple[Violation, ...]:
-    """Errors of the program of a demand."""
-    _refuse_kind(kind, root)
     if what.runtime == MSCCLPP.name:
-        return _decided("plan.json", verify_plan(what.text, "plan.json", demand=demand))
-    return _decided("algorithm.xml", verify_program(what.text, LEGACY, demand=demand))
+        return _decided("plan.json", verify_plan(what.text, "plan.json", kind=kind, root=root, demand=demand))
+    runtime = runtime_named(what.runtime, None)
+    return _decided("algorithm.xml", verify_program(what.text, runtime, kind=kind, root=root, demand=demand))
 
 
 def _refuse_kind(kind: Kind | None, root: int | None) -> None:

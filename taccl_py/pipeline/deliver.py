@@ -97,9 +97,7 @@ class Lowered(ReplayedProgram):
     verdict: ProgramVerdict
 
 
-def lower_and_verify(
-    schedule: Schedule, options: LoweringOptions, stopped: Over = never, *, reorders: bool = True
-) -> Lowered:
+def lower_and_verify(schedule: Schedule, options: LoweringOptions, stopped: Over = never) -> Lowered:
     """Lower a schedule, verify the text, and replay it; see `lower_unverified`.
 
     Raises
@@ -109,8 +107,7 @@ def lower_and_verify(
     InvalidArtifact
         If the verifier rejects the text, or it does not read back as the program.
     """
-    found = lower_unverified(schedule, options, stopped, reorders=reorders)
-    return verified(found, schedule.collective, options.runtime)
+    return verified(lower_unverified(schedule, options, stopped), schedule.collective, options.runtime)
 
 
 def lower_unverified(

@@ -165,7 +165,7 @@ def _estimated_us(schedule: Schedule, options: LoweringOptions, profile: Runtime
 
 
 def choose_for(
-    schedule: Schedule, options: LoweringOptions, profile: RuntimeProfile, instances: int | None, stopped: Over = never
+    schedule: Schedule, options: LoweringOptions, profile: RuntimeProfile, instances: int | None
 ) -> ChosenProgram:
     """Lower one schedule with the protocol and the instances that are fastest at its size under a profile.
 
@@ -174,8 +174,8 @@ def choose_for(
     LoweringError
         If a limit of the runtime cannot be kept.
     """
-    lowering = _TrialLowering(options, profile, instances, fixed_chunks=False, over=never, stopped=stopped)
-    return _choose(_trials([schedule], lowering), options, instances, never, stopped)
+    lowering = _TrialLowering(options, profile, instances, fixed_chunks=False, over=never, stopped=never)
+    return _choose(_trials([schedule], lowering), options, instances, never, never)
 
 
 def bound_under(schedule: Schedule, profile: RuntimeProfile) -> Bound:
