@@ -14,9 +14,8 @@ from taccl_py.pipeline.deliver import Lowered
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.runtimes import Runtime
 from taccl_py.schedule.ir import Schedule
-from taccl_py.simulate.program_replay import replay_program
+from taccl_py.simulate.program_replay import replay_at_size
 from taccl_py.simulate.runtime_replay import runtime_us
-from taccl_py.simulate.timeline import Timeline
 from taccl_py.verify.msccl import verify_program
 
 
@@ -50,7 +49,7 @@ def kept_program(
     if verdict.violations or verdict.unsupported:
         return "its verifier rejects it; taccl check says why"
     try:
-        replay = _replay(program, schedule, runtime)
+        replay = replay_at_size(program, runtime, schedule.topology, schedule.size_bytes)
     except InputError as error:
         return error.what
     lowered = Lowered(program, replay, options.port_order, text, verdict)
@@ -60,14 +59,10 @@ def kept_program(
 def program_there(known: Choice, schedule: Schedule, runtime: Runtime, profile: RuntimeProfile) -> Choice:
     """A program on another machine that has its links, with the schedule as it is there."""
     program = known.lowered.program
-    lowered = replace(known.lowered, replay=_replay(program, schedule, runtime))
-    return Choice(schedule, lowered, known.instances, _runtime_us(program, schedule, profile))
-
-
-def _replay(program: Program, schedule: Schedule, runtime: Runtime) -> Timeline:
-    slots, whole = runtime.fifo_slots[program.protocol], chunks_of_size(program, runtime)
-    chunk_bytes = schedule.size_bytes / whole
-    return replay_program(program, schedule.topology, chunk_bytes, fifo_slots=slots, chunks_per_size=whole)
+    replay = replay_at_size(program, runtime, schedule.topology, schedule.size_bytes)
+    return Choice(
+        schedule, replace(known.lowered, replay=replay), known.instances, _runtime_us(program, schedule, profile)
+    )
 
 
 def _runtime_us(program: Program, schedule: Schedule, profile: RuntimeProfile) -> float | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -112,7 +113,7 @@ class Placed:
         """
         from taccl_py.sketch.machine import load_machine
 
-        if isinstance(self.topology, str) and not self.topology:
+        if self.topology == "":
             return None
         return load_machine(self.topology, self.sketch, self.nodes).topology
 
@@ -144,10 +145,12 @@ def load_subject(file: Path, placed: Placed, *, verified: bool, needs_machine: b
     if file.suffix == ".json" or text.lstrip()[:1] == "{":
         if format_of(text, str(file)) is None and is_plan(parse_json(text, str(file))):
             return _load_plan(file, text, placed, verified=verified, needs_machine=needs_machine)
+        why = f"is for XML files, but {file} is a schedule, which carries its machine"
+        _refuse(placed, ("topology", "nodes", "sketch", "runtime"), why)
         if format_of(text, str(file)) == DEMAND_SCHEDULE_FORMAT:
             return _load_demand_schedule(file, text, placed, verified=verified)
         return _load_schedule(file, text, placed, verified=verified)
-    if needs_machine and isinstance(placed.topology, str) and not placed.topology:
+    if needs_machine and placed.topology == "":
         raise InputError("an XML file does not say on which machine it runs; add --topology", path=str(file))
     return _load_program(file, text, placed, verified=verified)
 
@@ -162,8 +165,6 @@ def _load_schedule(file: Path, text: str, placed: Placed, *, verified: bool) -> 
     from taccl_py.schedule.files import read_schedule
     from taccl_py.verify.any_size import verify_any
 
-    words = f"is for XML files, but {file} is a schedule, which carries its machine"
-    _refuse(placed, ("topology", "nodes", "sketch", "runtime"), words)
     _refuse(placed, ("demand",), f"is for demands, but {file} is the schedule of a collective")
     schedule = read_schedule(text, str(file))
     if verified:
@@ -175,8 +176,6 @@ def _load_demand_schedule(file: Path, text: str, placed: Placed, *, verified: bo
     from taccl_py.schedule.demand_files import read_demand_schedule
     from taccl_py.verify.demand import verify_demand_schedule
 
-    words = f"is for XML files, but {file} is a schedule, which carries its machine"
-    _refuse(placed, ("topology", "nodes", "sketch", "runtime"), words)
     schedule = read_demand_schedule(text, str(file))
     if verified:
         require_verdict(str(file), verify_demand_schedule(schedule, placed.asked()), ())
@@ -209,7 +208,7 @@ def _load_plan(file: Path, text: str, placed: Placed, *, verified: bool, needs_m
     from taccl_py.verify.mscclpp import verify_plan
 
     _refuse(placed, ("runtime",), f"is for XML files, but {file} is an MSCCL++ plan")
-    if needs_machine and isinstance(placed.topology, str) and not placed.topology:
+    if needs_machine and placed.topology == "":
         raise InputError("a plan does not say on which machine it runs; add --topology", path=str(file))
     asked, plan = placed.asked(), parse_plan(text, str(file))
     if asked is None and plan.collective == CUSTOM:
@@ -222,6 +221,15 @@ def _load_plan(file: Path, text: str, placed: Placed, *, verified: bool, needs_m
     if topology is None:
         return GivenFile(None, None, None, None, runtime=MSCCLPP.name, plan=plan, asked=asked)
     return plan_subject(plan, kind, topology, str(file), asked)
+
+
+@contextmanager
+def _machine_to_blame(name: str) -> Iterator[None]:
+    """Errors of a replay are those of a file on a machine that it is not for."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(error.what, path=name, field="--topology") from None
 
 
 def _default_bytes(made: Program | Plan, topology: Topology, chunks: int) -> int:
@@ -241,10 +249,8 @@ def plan_subject(
 
     def replay(size: int | None) -> Timeline:
         size_bytes = _default_bytes(plan, topology, plan.chunks_per_size) if size is None else size
-        try:
+        with _machine_to_blame(name):
             return replay_plan(plan, kind, topology, size_bytes / plan.chunks_per_size)
-        except InputError as error:
-            raise InputError(error.what, path=name, field="--topology") from None
 
     return GivenFile(replay, None, None, topology, runtime=MSCCLPP.name, plan=plan, kind=kind)
 
@@ -297,10 +303,8 @@ def _at_own_size(
     chunk_bytes = asked.longest_bytes / chunks
 
     def own(_size: int | None) -> Timeline:
-        try:
+        with _machine_to_blame(name):
             return replace(replay(chunk_bytes), size_bytes=float(asked.total_bytes))
-        except InputError as error:
-            raise InputError(error.what, path=name, field="--topology") from None
 
     return own
 
@@ -308,16 +312,14 @@ def _at_own_size(
 def program_subject(program: Program, runtime: Runtime, topology: Topology, name: str) -> GivenFile:
     """Subject of a program on a machine, which errors call by its name."""
     from taccl_py.lowering.program import chunks_of_size
-    from taccl_py.simulate.program_replay import replay_program
+    from taccl_py.simulate.program_replay import replay_at_size
 
-    whole, slots = chunks_of_size(program, runtime), runtime.fifo_slots[program.protocol]
+    whole = chunks_of_size(program, runtime)
 
     def replay(size: int | None) -> Timeline:
         size_bytes = _default_bytes(program, topology, whole) if size is None else size
-        try:
-            return replay_program(program, topology, size_bytes / whole, fifo_slots=slots, chunks_per_size=whole)
-        except InputError as error:
-            raise InputError(error.what, path=name, field="--topology") from None
+        with _machine_to_blame(name):
+            return replay_at_size(program, runtime, topology, size_bytes)
 
     return GivenFile(replay, None, program, topology, runtime=runtime.name)
 
@@ -330,14 +332,13 @@ def runtime_times(subject: GivenFile, profile: RuntimeProfile) -> Callable[[floa
     topology = subject.topology
     if topology is None or profile.is_neutral:
         return None
-    if subject.asked is not None and (subject.plan or subject.program) is not None:
-        own_bytes = float(subject.asked.longest_bytes)
-        of_demand = (
-            RuntimePlanReplay(subject.plan, None, topology, profile).time_us
-            if subject.plan is not None
-            else RuntimeReplay(subject.program, topology, profile).time_us  # type: ignore[arg-type]
-        )
-        return lambda _size: of_demand(own_bytes)
-    if subject.plan is not None and subject.kind is not None:
-        return RuntimePlanReplay(subject.plan, subject.kind, topology, profile).time_us
-    return None if subject.program is None else RuntimeReplay(subject.program, topology, profile).time_us
+    if subject.plan is not None:
+        times = RuntimePlanReplay(subject.plan, subject.kind, topology, profile).time_us
+    elif subject.program is not None:
+        times = RuntimeReplay(subject.program, topology, profile).time_us
+    else:
+        return None
+    if subject.asked is None:
+        return times
+    own_bytes = float(subject.asked.longest_bytes)
+    return lambda _size: times(own_bytes)

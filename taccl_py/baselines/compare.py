@@ -31,7 +31,7 @@ from taccl_py.profiles.catalog import neutral_profile
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.runtimes import LEGACY, MAX_COUNT, Runtime
 from taccl_py.simulate.cost_curve import CostCurve, cost_curve
-from taccl_py.simulate.program_replay import replay_program
+from taccl_py.simulate.program_replay import replay_at_size
 from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.sketch.machine import load_machine
 from taccl_py.solvers.limits import Limits
@@ -411,10 +411,7 @@ def _installed(demand: Demand, sizes: SizeRange, files: Sequence[OwnFile], limit
         if file is None:
             rows.append(_own_row(size, None, "", bound_us))
             continue
-        program = file.program
-        slots = file.runtime.fifo_slots[program.protocol]
-        chunk_bytes = size / chunks_of_size(program, file.runtime)
-        ours = replay_program(program, demand.topology, chunk_bytes, fifo_slots=slots)
+        ours = replay_at_size(file.program, file.runtime, demand.topology, size)
         rows.append(_own_row(size, ours.makespan_us, file.name, bound_us))
     return rows
 

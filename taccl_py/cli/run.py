@@ -24,6 +24,7 @@ from taccl_py.runtimes import RUNTIMES, Runtime
 from taccl_py.units import BYTES_PER_MB
 
 if TYPE_CHECKING:
+    from taccl_py.api.subject import GivenFile
     from taccl_py.execute.demand import RunnableDemand
     from taccl_py.execute.runs import Call, CallOutcome, Conditions
     from taccl_py.topology.model import Topology
@@ -369,42 +370,30 @@ def _machine(values: dict[str, Any]) -> Topology | None:
 
 
 def _plan_predictor(file: Path, text: str, values: dict[str, Any]) -> Callable[[int], float] | None:
+    from taccl_py.api.subject import plan_subject
     from taccl_py.lowering.plan_reader import kind_of_plan, parse_plan
-    from taccl_py.simulate.plan_replay import replay_plan
 
     topology = _machine(values)
     if topology is None:
         return None
     plan = parse_plan(text, str(file))
-    kind, whole = kind_of_plan(plan, str(file)), plan.chunks_per_size
-
-    def predict(size_bytes: int) -> float:
-        try:
-            return replay_plan(plan, kind, topology, size_bytes / whole).makespan_us
-        except InputError as error:
-            raise InputError(error.what, path=str(file), field="--topology") from None
-
-    return predict
+    return _times(plan_subject(plan, kind_of_plan(plan, str(file)), topology, str(file)))
 
 
 def _predictor(file: Path, text: str, values: dict[str, Any], runtime: Runtime) -> Callable[[int], float] | None:
+    from taccl_py.api.subject import program_subject
     from taccl_py.lowering.msccl_xml import parse_xml
-    from taccl_py.lowering.program import chunks_of_size
-    from taccl_py.simulate.program_replay import replay_program
 
     topology = _machine(values)
     if topology is None:
         return None
-    program = parse_xml(text, str(file), runtime)
-    whole, slots = chunks_of_size(program, runtime), runtime.fifo_slots[program.protocol]
+    return _times(program_subject(parse_xml(text, str(file), runtime), runtime, topology, str(file)))
 
-    def predict(size_bytes: int) -> float:
-        try:
-            return replay_program(program, topology, size_bytes / whole, fifo_slots=slots).makespan_us
-        except InputError as error:
-            raise InputError(error.what, path=str(file), field="--topology") from None
 
-    return predict
+def _times(subject: GivenFile) -> Callable[[int], float] | None:
+    """Predicted times by size."""
+    replay = subject.replay
+    return None if replay is None else lambda size_bytes: replay(size_bytes).makespan_us
 
 
 def _print(

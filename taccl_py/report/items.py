@@ -10,7 +10,7 @@ from functools import cached_property
 
 from taccl_py.collective import ROOTED
 from taccl_py.errors import InputError
-from taccl_py.lowering.program import Program, chunks_of_size
+from taccl_py.lowering.program import Program
 from taccl_py.report.progress import ProgressPoint
 from taccl_py.report.summaries import PortfolioFacts, RuntimeFacts, RuntimePoint
 from taccl_py.runtimes import RUNTIMES
@@ -19,7 +19,7 @@ from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.cost_curve import cost_curve
 from taccl_py.simulate.critical_path import critical_path
 from taccl_py.simulate.demand_replay import demand_critical_path, replay_demand
-from taccl_py.simulate.program_replay import replay_program
+from taccl_py.simulate.program_replay import replay_at_size
 from taccl_py.simulate.schedule_replay import replay_schedule
 from taccl_py.simulate.timeline import Timeline
 from taccl_py.synthesis.bounds import DemandBounds
@@ -120,13 +120,8 @@ class Item:
         program, schedule = self.program, self.schedule
         if program is None or isinstance(schedule, DemandSchedule):
             return None
-        runtime = RUNTIMES[_RUNTIME]
-        whole = chunks_of_size(program, runtime)
-        slots = runtime.fifo_slots[program.protocol]
         try:
-            return replay_program(
-                program, schedule.topology, self.size_bytes / whole, fifo_slots=slots, chunks_per_size=whole
-            )
+            return replay_at_size(program, RUNTIMES[_RUNTIME], schedule.topology, self.size_bytes)
         except InputError:  # a program of another machine
             return None
 

@@ -26,6 +26,7 @@ from enum import IntEnum
 from taccl_py.collective import Collective
 from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.lowering.program import Op, Program, Step, chunks_of_size
+from taccl_py.runtimes import Runtime
 from taccl_py.simulate.arbiter import Arbiter, Grant, TransferRequest
 from taccl_py.simulate.timeline import Timeline, Transfer, sort_transfers
 from taccl_py.tolerances import LAST_DIGITS
@@ -72,6 +73,12 @@ def replay_program(
         )
     size_bytes = chunk_bytes * (chunks_per_size or chunks_of_size(program))
     return _ProgramReplay(program, topology, chunk_bytes, fifo_slots).run(size_bytes)
+
+
+def replay_at_size(program: Program, runtime: Runtime, topology: Topology, size_bytes: float) -> Timeline:
+    """Replay a program of a runtime at a size as nccl-tests counts it; errors are those of `replay_program`."""
+    whole, slots = chunks_of_size(program, runtime), runtime.fifo_slots[program.protocol]
+    return replay_program(program, topology, size_bytes / whole, fifo_slots=slots, chunks_per_size=whole)
 
 
 class _ReplayPhase(IntEnum):
