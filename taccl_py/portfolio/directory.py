@@ -15,7 +15,7 @@ from taccl_py.jsonio import read_text
 from taccl_py.lowering.msccl_xml import emit_xml
 from taccl_py.lowering.program import Program, chunks_of_size
 from taccl_py.pipeline.conversion import convert_and_verify
-from taccl_py.portfolio.precedence import share_out
+from taccl_py.portfolio.precedence import outside, share_out
 from taccl_py.runtimes import EXECUTOR, LEGACY, LEGACY_CONFIG, MSCCLPP, RCCL, Runtime
 from taccl_py.units import Left
 from taccl_py.verify.msccl import DirectoryFile, DirectoryVerdict, ProgramVerifier, verify_directory, verify_program
@@ -209,7 +209,7 @@ def leave_to_nccl(offers: Sequence[Offer], ranges: Sequence[Left], runtime: Runt
     for each in ranges:
         parts: list[Offer] = []
         for offer in left:
-            kept = _outside(offer, each, runtime)
+            kept = _not_left(offer, each, runtime)
             parts += kept
             if kept != [offer]:
                 what = ", ".join(f"{part.min_bytes}..{part.max_bytes}" for part in kept) or "nothing"
@@ -223,16 +223,14 @@ def leave_to_nccl(offers: Sequence[Offer], ranges: Sequence[Left], runtime: Runt
     return left, notes
 
 
-def _outside(offer: Offer, left: Left, runtime: Runtime) -> list[Offer]:
+def _not_left(offer: Offer, left: Left, runtime: Runtime) -> list[Offer]:
     """Offers left of a file below and above a range, in sizes as its runtime counts them."""
     program = offer.program
     share = Fraction(program.num_chunks_per_loop, chunks_of_size(program, runtime))
     low, high = math.ceil(left.sizes.low_bytes * share), math.floor(left.sizes.high_bytes * share)
     if left.kind not in ("", str(offer.kind)) or high < offer.min_bytes or low > offer.max_bytes:
         return [offer]
-    below = offer.within(offer.min_bytes, min(offer.max_bytes, low - 1))
-    above = offer.within(max(offer.min_bytes, high + 1), offer.max_bytes)
-    return [part for part in (below, above) if part.min_bytes <= part.max_bytes and part.holds_a_size]
+    return outside(offer, low, high)
 
 
 def plan_installation(

@@ -97,14 +97,14 @@ def _left_by(offer: C, rivals: Sequence[C], *, trim: bool) -> list[C]:
             continue
         if not trim:
             raise _already_done(offer, other, (low, high))
-        parts = [rest for part in parts for rest in _without(part, other)]
+        parts = [rest for part in parts for rest in outside(part, other.min_bytes, other.max_bytes)]
     return parts
 
 
-def _without(part: C, other: C) -> list[C]:
-    """Claims left below and above the sizes of another one."""
-    below = part.within(part.min_bytes, min(part.max_bytes, other.min_bytes - 1))
-    above = part.within(max(part.min_bytes, other.max_bytes + 1), part.max_bytes)
+def outside(claim: C, low_bytes: int, high_bytes: int) -> list[C]:
+    """Claims left of one below and above a range of sizes."""
+    below = claim.within(claim.min_bytes, min(claim.max_bytes, low_bytes - 1))
+    above = claim.within(max(claim.min_bytes, high_bytes + 1), claim.max_bytes)
     return [rest for rest in (below, above) if rest.holds_a_size]
 
 
