@@ -73,11 +73,6 @@ class PlanOffer:
         return {**self.value, **own}
 
     @property
-    def text(self) -> str:
-        """Text of the plan with these sizes and this name."""
-        return canonical_json(self.installed)
-
-    @property
     def registered(self) -> taccl_plans.RegisteredPlan:
         """Its row in the table."""
         root = -1 if self.root is None else self.root
@@ -92,8 +87,8 @@ class PlanOffer:
 
     @property
     def content(self) -> str:
-        """Text of the plan to install."""
-        return self.text
+        """Text of the plan to install, with these sizes and this name."""
+        return canonical_json(self.installed)
 
     @property
     def holds_a_size(self) -> bool:
@@ -179,7 +174,7 @@ def install_plans(offers: Sequence[PlanOffer], *, trim: bool, default_names: str
         raise InputError("there is no plan to install; name files of taccl lower --to mscclpp-json")
     taken, notes = share_out(offers, trim=trim)
     taken.sort(key=lambda offer: offer.name)
-    texts = {f"{PLAN_FOLDER}/{offer.file_name}": offer.text for offer in taken}
+    texts = {f"{PLAN_FOLDER}/{offer.file_name}": offer.content for offer in taken}
     table = [offer.registered._asdict() for offer in taken]
     texts[taccl_plans.TABLE] = canonical_json(
         {"format": taccl_plans.FORMAT, "version": taccl_plans.VERSION, "plans": table}
@@ -229,7 +224,7 @@ def _by_default_names(offers: Sequence[PlanOffer], version: str) -> dict[str, st
                 path="command line", field="--default-names",
             )  # fmt: skip
         fitting.sort(key=lambda offer: (offer.min_bytes, offer.in_place))
-        texts |= {f"{DEFAULT_FOLDER}/{name.file}": offer.text for name, offer in zip(there, fitting, strict=False)}
+        texts |= {f"{DEFAULT_FOLDER}/{name.file}": offer.content for name, offer in zip(there, fitting, strict=False)}
     if not texts:
         known = ", ".join(f"{ranks} ranks on nodes of {on_node}" for ranks, on_node in machines)
         raise InputError(

@@ -63,32 +63,31 @@ class Verdicts:
     def verify_plan(self, text: str, path: str) -> PlanVerdict:
         """Verdict of `taccl_py.verify.mscclpp.verify_plan`, remembered."""
         key = _key(text, MSCCLPP.name, None)
-        stored = self._read(key)
-        facts = _facts(PlanFacts, stored[0]) if stored is not None else None
-        if facts is not None:
-            return PlanVerdict(facts, (), tuple(stored[1]) if stored is not None else ())
+        stored = self._read(key, PlanFacts)
+        if stored is not None:
+            return PlanVerdict(stored[0], (), stored[1])
         verdict = verify_plan(text, path)
         if not verdict.violations and not verdict.unsupported:
             self._write(key, asdict(verdict.facts), list(verdict.notes))
         return verdict
 
     def _read_program(self, key: str) -> ProgramVerdict | None:
-        stored = self._read(key)
-        facts = _facts(ProgramFacts, stored[0]) if stored is not None else None
-        return ProgramVerdict(facts, (), tuple(stored[1])) if facts is not None and stored is not None else None
+        stored = self._read(key, ProgramFacts)
+        return None if stored is None else ProgramVerdict(stored[0], (), stored[1])
 
-    def _read(self, key: str) -> tuple[dict[str, Any], list[str]] | None:
-        """Facts and notes of a key, if its file is whole."""
+    def _read(self, key: str, make: Callable[..., _Facts]) -> tuple[_Facts, tuple[str, ...]] | None:
+        """Facts and notes of a key, if its file is whole and of this version."""
         if self._folder is None:
             return None
         path = self._path(key)
         try:
             value = parse_json(path.read_text(encoding="utf-8"), str(path))
-            facts, notes = value["facts"], value["notes"]
-            whole = value["sha256"] == _digest(key, facts, notes) and all(isinstance(note, str) for note in notes)
+            record, notes = value["facts"], value["notes"]
+            whole = value["sha256"] == _digest(key, record, notes) and all(isinstance(note, str) for note in notes)
         except (OSError, ValueError, InputError, LookupError, TypeError, RecursionError):
             return None
-        return (facts, notes) if whole and isinstance(facts, dict) else None
+        facts = _facts(make, record) if whole and isinstance(record, dict) else None
+        return None if facts is None else (facts, tuple(notes))
 
     def _write(self, key: str, facts: dict[str, Any], notes: list[str]) -> None:
         if self._folder is None:

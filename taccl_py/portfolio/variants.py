@@ -8,6 +8,7 @@ kept its promise.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -164,7 +165,8 @@ class _Tries:
 
     def __init__(self, candidates: Sequence[Candidate], sizes: Sequence[int], options: LoweringOptions) -> None:
         self._candidates, self._sizes, self._options = candidates, tuple(sizes), options
-        self._failures = _Failures()
+        # How often a candidate, by its identity, could not be lowered; where two sizes were in vain, a third one is not tried.
+        self._failures: Counter[int] = Counter()
         self.found: list[SizedCandidate] = []
         self.done: set[_Try] = set()
         self.failure: LoweringError | None = None
@@ -180,7 +182,7 @@ class _Tries:
             if candidate.curve.time_us(size) * (1 + _WORTH) >= best_us:
                 break
             own = candidate.at_bytes == size
-            if _Try(id(candidate), size) in self.done or self._failures.why_not(candidate) is not None:
+            if _Try(id(candidate), size) in self.done or self._failures[id(candidate)] >= _MOST_FAILURES:
                 continue
             if made.count(own) >= _MOST_TRIES:
                 continue
@@ -211,24 +213,7 @@ class _Tries:
             self.found.append(replace(made, candidate=task.candidate))
         else:
             self.failure = self.failure or made
-            self._failures.add(task.candidate, made)
-
-
-class _Failures:
-    """Candidates that could not be lowered; where two sizes were in vain, a third one is not tried."""
-
-    def __init__(self) -> None:
-        self._errors: dict[int, list[LoweringError]] = {}
-
-    def add(self, candidate: Candidate, error: LoweringError) -> None:
-        """Take note of one."""
-        if error.limit not in _LIMITS_OF_SIZE:
-            self._errors.setdefault(id(candidate), []).append(error)
-
-    def why_not(self, candidate: Candidate) -> LoweringError | None:
-        """Error for which the candidate is not worth another try, if there is one."""
-        errors = self._errors.get(id(candidate), [])
-        return errors[0] if len(errors) >= _MOST_FAILURES else None
+            self._failures[id(task.candidate)] += made.limit not in _LIMITS_OF_SIZE
 
 
 @dataclass(frozen=True)
