@@ -18,7 +18,7 @@ from taccl_py.lowering.demand_cells import CellExtent, coarsest_unit_bytes, fine
 from taccl_py.lowering.mscclpp.groups import in_groups
 from taccl_py.lowering.mscclpp.limits import beyond, require_threadblocks
 from taccl_py.lowering.mscclpp.lower import LoweredPlan, PlanOptions, gpus_of, settle
-from taccl_py.lowering.mscclpp.tasks import Places, TaskKind, TaskStream
+from taccl_py.lowering.mscclpp.tasks import Places, TaskStream
 from taccl_py.lowering.plan import Operation, Plan, PlanBlock, PlanGpu
 from taccl_py.runtimes import CUSTOM, MSCCLPP
 from taccl_py.schedule.for_demand import DemandSchedule
@@ -118,7 +118,7 @@ def _scratch_extents(
     for task in stream.tasks:
         if task.writes is None or task.writes.buffer is not Buffer.SCRATCH:
             continue
-        rank = task.peer if task.kind is TaskKind.PUT else task.rank
+        rank = task.target_rank
         for number, length in zip(
             range(task.writes.first, task.writes.end), count(task.rank, task.reads[0]), strict=True
         ):

@@ -17,8 +17,8 @@ from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.mscclpp.blocks import Post
 from taccl_py.lowering.mscclpp.signals import BlockSignal, Signals
 from taccl_py.lowering.mscclpp.tasks import BlockTask, TaskKind, TaskStream, touch
-from taccl_py.lowering.mscclpp.wiring import Wiring
-from taccl_py.lowering.plan import MEMORY, PORT, Operation, PlanBlock, RemoteBuffer
+from taccl_py.lowering.mscclpp.wiring import Wiring, channels_of
+from taccl_py.lowering.plan import MEMORY, PORT, Operation, PlanBlock
 from taccl_py.runtimes import MSCCLPP
 
 _NOP = Operation("nop")
@@ -81,7 +81,7 @@ class _Emitter:
 
     def block(self, post: Post) -> PlanBlock:
         numbers = self._numbers.get(post, [])
-        block = _EmittedBlock(post, self._wiring.channels(post), self._remotes(post, numbers))
+        block = _EmittedBlock(post, channels_of(post, self._wiring.wires[post.rank]), self._remotes(post, numbers))
         self._begin(block)
         for number in numbers:
             self._wait_for(block, self._signals.before.get(number, ()))
@@ -97,14 +97,9 @@ class _Emitter:
         for number in numbers:
             task = self._stream.tasks[number]
             if task.kind is TaskKind.PUT:
-                remote = self._remote(task)
+                remote = task.remote_buffer
                 found.setdefault(remote.channel_type, set()).add(self._wiring.remotes[post.rank].index(remote))
         return {kind: tuple(sorted(numbers)) for kind, numbers in sorted(found.items())}
-
-    def _remote(self, task: BlockTask) -> RemoteBuffer:
-        if task.writes is None:
-            raise ValueError("a put names no cells")
-        return RemoteBuffer(task.peer, task.writes.buffer, PORT if task.remote else MEMORY)
 
     def _begin(self, block: _EmittedBlock) -> None:
         """Exchange the signals that the call has begun."""
@@ -138,9 +133,8 @@ class _Emitter:
         task = self._stream.tasks[number]
         if task.writes is None:
             return
-        target_rank = task.peer if task.kind is TaskKind.PUT else task.rank
         accesses = [_CellAccess(task.rank, cells, False) for cells in task.reads]
-        accesses.append(_CellAccess(target_rank, task.writes, True))
+        accesses.append(_CellAccess(task.target_rank, task.writes, True))
         if block.has_waited or any(_clash(one, other) for one in block.pending for other in accesses):
             block.sync_threads()
         block.pending += accesses
@@ -156,7 +150,7 @@ class _Emitter:
                 block.has_waited = True
 
     def _put(self, block: _EmittedBlock, number: int, task: BlockTask) -> Operation:
-        remote = self._remote(task)
+        remote = task.remote_buffer
         place = block.remotes[remote.channel_type].index(self._wiring.remotes[block.post.rank].index(remote))
         if not task.remote:
             return Operation("put", MEMORY, sources=task.reads, target=task.writes, remote=place)

@@ -21,7 +21,7 @@ from dataclasses import replace
 from taccl_py.collective import Buffer
 from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.mscclpp.limits import beyond
-from taccl_py.lowering.mscclpp.tasks import TaskKind, TaskStream
+from taccl_py.lowering.mscclpp.tasks import TaskStream
 from taccl_py.lowering.plan import Operation, PlanBlock, PlanGpu
 from taccl_py.runtimes import MSCCLPP
 
@@ -33,10 +33,7 @@ def cells_match(stream: TaskStream, *, alike: bool) -> bool:
     run_at: dict[tuple[int, Buffer, int], tuple[int, int]] = {}
     counts: set[int] = set()
     for task in stream.tasks:
-        touched = [(task.rank, cells) for cells in task.reads]
-        if task.writes is not None:
-            touched.append((task.peer if task.kind is TaskKind.PUT else task.rank, task.writes))
-        for rank, cells in touched:
+        for rank, cells in task.touched:
             counts.add(cells.count)
             run = cells.first, cells.count
             if any(run_at.setdefault((rank, cells.buffer, cell), run) != run for cell in range(cells.first, cells.end)):

@@ -19,7 +19,7 @@ from taccl_py.lowering.mscclpp.rails import NodeRails
 from taccl_py.lowering.mscclpp.signals import find_signals
 from taccl_py.lowering.mscclpp.switch import SwitchCut, switch_gpus
 from taccl_py.lowering.mscclpp.tasks import Places, TaskStream, make_tasks
-from taccl_py.lowering.mscclpp.wiring import Wiring, wire_up
+from taccl_py.lowering.mscclpp.wiring import Wiring, peers_of, wire_up
 from taccl_py.lowering.plan import PACKETS, SIMPLE, Plan, PlanBlock, PlanGpu, emit_plan
 from taccl_py.lowering.subject import CellSchedule
 from taccl_py.runtimes import MSCCLPP
@@ -158,12 +158,9 @@ def gpus_of(draft: PlanParts, chunks: tuple[int, int]) -> tuple[PlanGpu, ...]:
             input_chunks=chunks[0],
             output_chunks=chunks[1],
             scratch_chunks=draft.stream.scratch_cells[rank],
-            peers={
-                kind: tuple(wire.other.rank if wire.one.rank == rank else wire.one.rank for wire in wires)
-                for kind, wires in draft.wiring.wires[rank].items()
-            },
+            peers=peers_of(rank, draft.wiring.wires[rank]),
             remotes=draft.wiring.remotes[rank],
-            num_semaphores=draft.wiring.num_semaphores(rank),
+            num_semaphores=sum(source.rank == rank for source, _ in draft.wiring.semaphores),
             blocks=blocks,
         )
         for rank, blocks in enumerate(draft.blocks)

@@ -110,7 +110,7 @@ def _require_single_packets(stream: TaskStream) -> None:
     for task in stream.tasks:
         if task.writes is None or task.writes.buffer is not Buffer.SCRATCH:
             continue
-        cells = set(cells_of(task.peer if task.kind is TaskKind.PUT else task.rank, task.writes))
+        cells = set(cells_of(task.target_rank, task.writes))
         if seen & cells:
             raise beyond(
                 "protocol",
@@ -132,7 +132,7 @@ class _PacketChannels:
         sending: dict[Post, str] = {}
         for post, task in zip(posts, stream.tasks, strict=True):
             if task.kind is TaskKind.PUT:
-                sending[post] = PORT if task.remote else MEMORY
+                sending[post] = task.channel_type
         number: dict[Post, int] = {}
         count: Counter[tuple[int, int]] = Counter()
         for post in sorted(sending):
@@ -193,14 +193,10 @@ class _Rank:
         self._numbers = numbers
         self._scratch = stream.scratch_cells[rank]
         self._remotes = sorted(
-            {
-                RemoteBuffer(task.peer, Buffer.SCRATCH, PORT if task.remote else MEMORY)
-                for task in (stream.tasks[number] for number in numbers)
-                if task.kind is TaskKind.PUT
-            },
+            {task.remote_buffer for task in (stream.tasks[number] for number in numbers) if task.kind is TaskKind.PUT},
             key=lambda one: (one.rank, one.channel_type),
         )
-        self._heard, self._semaphores = _local_words(stream, posts, numbers)
+        self._awaited, self._semaphores = _local_waits(stream, posts, numbers)
 
     def gpu(self, input_chunks: int, output_chunks: int) -> PlanGpu:
         """Return it as the record of a plan."""
@@ -242,15 +238,15 @@ class _Rank:
     def _add(self, block: _Block, number: int) -> None:
         """Write down a task, with what its threadblock waits for before and tells after it."""
         post = self._posts[number]
-        acquired = [self._semaphores[self._posts[one], post] for one in self._heard.get(number, ())]
+        acquired = [self._semaphores[self._posts[one], post] for one in self._awaited.get(number, ())]
         if acquired:
             block.operations += _on_semaphores("sem_acquire", sorted(acquired))
             block.has_waited = True
         self._do(block, self._stream.tasks[number])
         released = sorted(
-            self._semaphores[post, self._posts[hearer]]
-            for hearer, heard in self._heard.items()
-            if number in heard
+            self._semaphores[post, self._posts[waiter]]
+            for waiter, awaited in self._awaited.items()
+            if number in awaited
         )  # fmt: skip
         if released:
             block.meet()
@@ -289,14 +285,15 @@ class _Rank:
             block.operations.append(Operation("repkt", sources=(task.writes, *packets), target=task.writes))
 
     def _send(self, block: _Block, task: BlockTask, source: CellRange, *, packed: bool) -> None:
-        kind = PORT if task.remote else MEMORY
         if task.remote and not packed:
             made = CellRange(Buffer.SCRATCH, self._scratch, source.count)
             self._scratch += source.count
             block.operations.append(Operation("cpkt", sources=(source,), target=made))
             source, packed = made, True
         name, channels = ("rppkt" if packed else "ppkt"), (0,) if task.remote else ()
-        block.operations.append(Operation(name, kind, channels, sources=(source,), target=task.writes, remote=0))
+        block.operations.append(
+            Operation(name, task.channel_type, channels, sources=(source,), target=task.writes, remote=0)
+        )
         if task.remote:
             block.pending.clear()  # all threads meet inside, before the proxy is asked (handleReadPutPackets)
 
@@ -307,12 +304,12 @@ def _on_semaphores(name: str, numbers: Sequence[int]) -> Iterator[Operation]:
         yield Operation(name, semaphores=tuple(numbers[first : first + MSCCLPP.max_semaphores]))
 
 
-def _local_words(
+def _local_waits(
     stream: TaskStream, posts: Sequence[Post], numbers: Sequence[int]
 ) -> tuple[dict[int, tuple[int, ...]], dict[tuple[Post, Post], int]]:
     """Tasks of a rank that others of its threadblocks must have done before a task, and the semaphore from one to another.
 
-    Only what has been heard of by semaphores counts as known.
+    Only what semaphores tell counts as known.
     """
     position: dict[int, int] = {}
     done: Counter[Post] = Counter()
@@ -320,25 +317,25 @@ def _local_words(
     ends: dict[int, Counter[Post]] = {}
     writer: dict[_Cell, int] = {}
     readers: dict[_Cell, list[int]] = {}
-    heard: dict[int, tuple[int, ...]] = {}
+    awaited: dict[int, tuple[int, ...]] = {}
     for number in numbers:
         post, clock = posts[number], known.setdefault(posts[number], Counter())
         needed = _before(stream.tasks[number], number, writer, readers)
-        words = []
+        waits = []
         for earlier in sorted(needed, reverse=True):
-            teller = posts[earlier]
-            if teller != post and clock[teller] <= position[earlier]:
-                words.append(earlier)
+            source = posts[earlier]
+            if source != post and clock[source] <= position[earlier]:
+                waits.append(earlier)
                 clock |= ends[earlier]  # the greater of both, by threadblock
-        if words:
-            heard[number] = tuple(words)
+        if waits:
+            awaited[number] = tuple(waits)
         position[number] = done[post]
         done[post] += 1
         clock[post] = done[post]
         known[post] = clock
         ends[number] = Counter(clock)
-    pairs = sorted({(posts[teller], posts[hearer]) for hearer, tellers in heard.items() for teller in tellers})
-    return heard, {pair: index for index, pair in enumerate(pairs)}
+    pairs = sorted({(posts[source], posts[waiter]) for waiter, sources in awaited.items() for source in sources})
+    return awaited, {pair: index for index, pair in enumerate(pairs)}
 
 
 def _before(
@@ -351,8 +348,8 @@ def _before(
             if cells.buffer is not Buffer.SCRATCH:
                 found |= {writer[cell]} if cell in writer else set()
                 readers.setdefault(cell, []).append(number)
-    if task.kind is not TaskKind.PUT and task.writes is not None:
-        for cell in cells_of(task.rank, task.writes) if task.writes.buffer is not Buffer.SCRATCH else ():
+    for cells in task.own_writes:
+        for cell in cells_of(task.rank, cells) if cells.buffer is not Buffer.SCRATCH else ():
             found |= {writer[cell]} if cell in writer else set()
             found.update(readers.get(cell, ()))
             writer[cell] = number

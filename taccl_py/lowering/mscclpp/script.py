@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.mscclpp.blocks import Post
 from taccl_py.lowering.mscclpp.limits import beyond, require_threadblocks
-from taccl_py.lowering.mscclpp.wiring import ChannelWire, wires_of
+from taccl_py.lowering.mscclpp.wiring import (
+    ChannelWire,
+    channels_of,
+    number_semaphores,
+    peers_of,
+    wires_of,
+)
 from taccl_py.lowering.plan import SWITCH, Operation, PlanBlock, PlanGpu, RemoteBuffer, SwitchChannel
 from taccl_py.runtimes import MSCCLPP
 
@@ -128,7 +134,7 @@ class Script:
     def _gpu(self, rank: int, lengths: Lengths, numbering: _Numbering) -> PlanGpu:
         posts = sorted(post for post in self._steps if post.rank == rank)
         require_threadblocks(rank, len(posts))
-        semaphores = numbering.num_semaphores(rank)
+        semaphores = sum(source.rank == rank for source, _ in numbering.semaphores)
         if semaphores > MSCCLPP.max_semaphores:
             raise beyond(
                 "semaphores",
@@ -140,10 +146,7 @@ class Script:
             input_chunks=lengths.input,
             output_chunks=lengths.output,
             scratch_chunks=lengths.scratch,
-            peers={
-                kind: tuple(wire.other.rank if wire.one.rank == rank else wire.one.rank for wire in wires)
-                for kind, wires in numbering.wires[rank].items()
-            },
+            peers=peers_of(rank, numbering.wires[rank]),
             remotes=numbering.remotes[rank],
             num_semaphores=semaphores,
             blocks=tuple(self._block(post, numbering) for post in posts),
@@ -244,10 +247,7 @@ class _Numbering:
         }
         near = {(post, peer) for post, step, peer in named if step.name == "sem_release"}
         near |= {(peer, post) for post, step, peer in named if step.name == "sem_acquire"}
-        self.semaphores: dict[tuple[Post, Post], int] = {}
-        for rank in ranks:
-            mine = sorted(pair for pair in near if pair[0].rank == rank)
-            self.semaphores.update({pair: number for number, pair in enumerate(mine)})
+        self.semaphores = number_semaphores(near)
         puts = [(post, RemoteBuffer(peer.rank, step.target.buffer, self.channel(post, peer)[0]))
                 for post, step, peer in named if step.target is not None]  # fmt: skip
         self.remotes = tuple(
@@ -256,10 +256,6 @@ class _Numbering:
         )
         self._uses = _uses(steps)
         self.groups = tuple(_groups_of(rank, self._uses) for rank in ranks)
-
-    def num_semaphores(self, rank: int) -> int:
-        """Semaphores of a GPU."""
-        return sum(source.rank == rank for source, _ in self.semaphores)
 
     def channel(self, post: Post, peer: Post) -> tuple[str, int]:
         """Type and number of the channel between two threadblocks, as a number of the first one's rank."""
@@ -272,12 +268,8 @@ class _Numbering:
 
     def channels(self, post: Post) -> dict[str, tuple[int, ...]]:
         """Channels of a threadblock by type, as numbers of its rank."""
-        found = {
-            kind: tuple(number for number, wire in enumerate(wires) if post in (wire.one, wire.other))
-            for kind, wires in self.wires[post.rank].items()
-        }
-        found[SWITCH] = tuple(sorted(self.group(post, group) for group, users in self._uses.items() if post in users))
-        return {kind: numbers for kind, numbers in found.items() if numbers}
+        switch = tuple(sorted(self.group(post, group) for group, users in self._uses.items() if post in users))
+        return channels_of(post, self.wires[post.rank]) | ({SWITCH: switch} if switch else {})
 
     def remotes_of(self, post: Post, steps: Iterable[_ScriptStep]) -> dict[str, tuple[int, ...]]:
         """Remote buffers that a threadblock puts to, by type of channel, as numbers of its rank."""

@@ -12,7 +12,7 @@ never need earlier signals: they would follow from what is known.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,14 +82,6 @@ def find_signals(stream: TaskStream, posts: tuple[Post, ...]) -> Signals:
     )
 
 
-@dataclass(slots=True)
-class _Memory:
-    """Last writer of every cell, and its readers since; numbers of tasks."""
-
-    writer: dict[_Cell, int] = field(default_factory=dict)
-    readers: dict[_Cell, list[int]] = field(default_factory=dict)
-
-
 class _Finder:
     def __init__(self, stream: TaskStream, posts: tuple[Post, ...]) -> None:
         self._stream = stream
@@ -104,7 +96,8 @@ class _Finder:
         self._latest: dict[Post, _Clock] = {post: self._zero() for post in self._column}
         self._begin: dict[int, _Clock] = {}
         self._end: dict[int, _Clock] = {}
-        self._memory = _Memory()
+        self._writer: dict[_Cell, int] = {}  # the last of every cell
+        self._readers: dict[_Cell, list[int]] = {}  # since then
         self._put_of = {arrival: put for put, arrival in stream.arrival_of.items()}
         self.before: dict[int, list[BlockSignal]] = {}
         self.last: dict[Post, list[BlockSignal]] = {}
@@ -127,13 +120,13 @@ class _Finder:
         for cells in task.reads:
             for cell in cells_of(task.rank, cells):
                 needed |= self._writers(cell)
-                self._memory.readers.setdefault(cell, []).append(number)
-        if task.kind is not TaskKind.PUT and task.writes is not None:
-            for cell in cells_of(task.rank, task.writes):
+                self._readers.setdefault(cell, []).append(number)
+        for cells in task.own_writes:
+            for cell in cells_of(task.rank, cells):
                 needed |= self._writers(cell)
-                overwritten.update(self._memory.readers.get(cell, ()))
-                self._memory.writer[cell] = number
-                self._memory.readers[cell] = []
+                overwritten.update(self._readers.get(cell, ()))
+                self._writer[cell] = number
+                self._readers[cell] = []
         needed.discard(number)
         overwritten -= needed | {number}
         for earlier in sorted(overwritten, reverse=True):
@@ -149,7 +142,7 @@ class _Finder:
         return self._stream.arrival_of.get(number, number)
 
     def _writers(self, cell: _Cell) -> set[int]:
-        writer = self._memory.writer.get(cell)
+        writer = self._writer.get(cell)
         return set() if writer is None else {writer}
 
     def _has_landed(self, clock: _Clock, put: int) -> bool:
@@ -199,15 +192,15 @@ class _Finder:
         if task.writes is None:
             return
         for cell in cells_of(task.peer, task.writes):
-            for earlier in self._memory.readers.get(cell, ()):
+            for earlier in self._readers.get(cell, ()):
                 if not self._has_read(clock, earlier):
                     self.crowded.add(task.message)
             for earlier in self._writers(cell):
                 landed = self._stream.tasks[earlier].kind is TaskKind.PUT
                 if not (self._has_landed(clock, earlier) if landed else self._is_done(clock, earlier)):
                     self.crowded.add(task.message)
-            self._memory.writer[cell] = put
-            self._memory.readers[cell] = []
+            self._writer[cell] = put
+            self._readers[cell] = []
 
     def _has_read(self, clock: _Clock, earlier: int) -> bool:
         task = self._stream.tasks[earlier]

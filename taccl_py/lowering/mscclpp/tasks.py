@@ -22,6 +22,7 @@ from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.message_ends import PlacementRules
 from taccl_py.lowering.order import order_events
 from taccl_py.lowering.place import place_messages, whole_transfers
+from taccl_py.lowering.plan import MEMORY, PORT, RemoteBuffer
 from taccl_py.lowering.program import Op
 from taccl_py.lowering.subject import CellSchedule
 from taccl_py.runtimes import MSCCLPP
@@ -68,6 +69,32 @@ class BlockTask:
     message: int = NONE
     instance: int = 0
     remote: bool = False
+
+    @property
+    def target_rank(self) -> int:
+        """Rank whose cells it writes."""
+        return self.peer if self.kind is TaskKind.PUT else self.rank
+
+    @property
+    def own_writes(self) -> tuple[CellRange, ...]:
+        """Cells of its own rank that it writes."""
+        return () if self.kind is TaskKind.PUT or self.writes is None else (self.writes,)
+
+    @property
+    def touched(self) -> list[tuple[int, CellRange]]:
+        """Cells that it reads or writes, each with their rank."""
+        written = [] if self.writes is None else [(self.target_rank, self.writes)]
+        return [*((self.rank, cells) for cells in self.reads), *written]
+
+    @property
+    def channel_type(self) -> str:
+        """Type of the channel that a put goes through."""
+        return PORT if self.remote else MEMORY
+
+    @property
+    def remote_buffer(self) -> RemoteBuffer:
+        """Buffer of the peer that a put writes."""
+        return RemoteBuffer(self.peer, _required(self.writes).buffer, self.channel_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +222,7 @@ def _named(places: Places, rank: int, cells: CellRange | None) -> tuple[CellRang
 def _scratch_cells(tasks: tuple[BlockTask, ...], num_ranks: int) -> tuple[int, ...]:
     sizes = [0] * num_ranks
     for task in tasks:
-        touched = [(task.rank, cells) for cells in task.reads]
-        touched += [] if task.writes is None else [(task.peer if task.kind is TaskKind.PUT else task.rank, task.writes)]
-        for rank, cells in touched:
+        for rank, cells in task.touched:
             if cells.buffer is Buffer.SCRATCH:
                 sizes[rank] = max(sizes[rank], cells.end)
     return tuple(sizes)
@@ -216,7 +241,7 @@ def _merged(stream: TaskStream) -> TaskStream:
     for item in stream.items:
         if isinstance(item, Landing):
             put = stream.tasks[item.put]
-            _close(open_sums, grown, put.peer, [_required(put.writes)], [])
+            _close(open_sums, grown, put.peer, (_required(put.writes),), ())
             continue
         task = stream.tasks[item]
         if task.kind is TaskKind.REDUCE:
@@ -225,8 +250,7 @@ def _merged(stream: TaskStream) -> TaskStream:
                 open_sums[task.rank].remove(before)
                 gone.add(before)
                 task = replace(task, reads=(*grown[before].reads, *task.reads))
-        writes = [] if task.kind is TaskKind.PUT else [_required(task.writes)]
-        _close(open_sums, grown, task.rank, writes, list(task.reads))
+        _close(open_sums, grown, task.rank, task.own_writes, task.reads)
         if task.kind is TaskKind.REDUCE:
             open_sums.setdefault(task.rank, []).append(item)
         grown[item] = task
@@ -254,8 +278,8 @@ def _close(
     open_sums: dict[int, list[int]],
     grown: dict[int, BlockTask],
     rank: int,
-    writes: list[CellRange],
-    reads: list[CellRange],
+    writes: tuple[CellRange, ...],
+    reads: tuple[CellRange, ...],
 ) -> None:
     """Let no sum grow of which something is read or overwritten here."""
     for number in list(open_sums.get(rank, [])):
@@ -300,8 +324,7 @@ def _used_puts(stream: TaskStream) -> Iterator[int]:
                 writer[cell] = item.put
             continue
         task = stream.tasks[item]
-        local = [] if task.kind is TaskKind.PUT or task.writes is None else [task.writes]
-        for cells in (*task.reads, *local):
+        for cells in (*task.reads, *task.own_writes):
             for cell in cells_of(task.rank, cells):
                 if cell in writer:
                     yield writer[cell]

@@ -62,14 +62,6 @@ class Wiring:
     semaphores: dict[tuple[Post, Post], int]
     remotes: tuple[tuple[RemoteBuffer, ...], ...]
 
-    def channels(self, post: Post) -> dict[str, tuple[int, ...]]:
-        """Channels of a threadblock by type, as numbers of its rank."""
-        found = {
-            kind: tuple(number for number, wire in enumerate(wires) if post in (wire.one, wire.other))
-            for kind, wires in self.wires[post.rank].items()
-        }
-        return {kind: numbers for kind, numbers in found.items() if numbers}
-
     @cached_property
     def channel_to(self) -> dict[tuple[Post, Post], tuple[str, int]]:
         """For a threadblock and a peer, the type of their channel and its place among those that the threadblock has of that type."""
@@ -90,10 +82,6 @@ class Wiring:
         for putter, waiter in sorted(self.ready_from.items()):
             found.setdefault(waiter, []).append(putter)
         return found
-
-    def num_semaphores(self, rank: int) -> int:
-        """Semaphores of a GPU."""
-        return sum(source.rank == rank for source, _ in self.semaphores)
 
 
 def wire_up(stream: TaskStream, posts: tuple[Post, ...], signals: Signals, node_of: tuple[int, ...]) -> Wiring:
@@ -119,19 +107,14 @@ def wire_up(stream: TaskStream, posts: tuple[Post, ...], signals: Signals, node_
         if task.kind is TaskKind.PUT
     }
     wires = sorted({ChannelWire.between(*pair) for pair in signalled if pair[0].rank != pair[1].rank})
-    local = [pair for pair in sorted(signalled) if pair[0].rank == pair[1].rank]
     ranks = range(len(node_of))
     everybody = sorted({*posts, *(target for _, target in signalled)})
-    semaphores: dict[tuple[Post, Post], int] = {}
-    for rank in ranks:
-        mine = [pair for pair in local if pair[0].rank == rank]
-        semaphores.update({pair: number for number, pair in enumerate(mine)})
     return Wiring(
         posts=tuple(tuple(post for post in everybody if post.rank == rank) for rank in ranks),
         signalled={pair: tuple(tasks) for pair, tasks in signalled.items()},
         ready_from=ready_from,
         wires=tuple(wires_of(rank, wires, node_of) for rank in ranks),
-        semaphores=semaphores,
+        semaphores=number_semaphores(pair for pair in signalled if pair[0].rank == pair[1].rank),
         remotes=tuple(_remotes_of(rank, stream) for rank in ranks),
     )
 
@@ -151,10 +134,33 @@ def wires_of(rank: int, wires: Iterable[ChannelWire], node_of: tuple[int, ...]) 
     return {kind: tuple(found) for kind, found in kinds.items() if found}
 
 
-def _remotes_of(rank: int, stream: TaskStream) -> tuple[RemoteBuffer, ...]:
-    found = {
-        RemoteBuffer(task.peer, task.writes.buffer, PORT if task.remote else MEMORY)
-        for task in stream.tasks
-        if task.rank == rank and task.kind is TaskKind.PUT and task.writes is not None
+def peers_of(rank: int, wires: dict[str, tuple[ChannelWire, ...]]) -> dict[str, tuple[int, ...]]:
+    """Ranks at the other ends of a rank's channels, by type."""
+    return {
+        kind: tuple(wire.other.rank if wire.one.rank == rank else wire.one.rank for wire in each)
+        for kind, each in wires.items()
     }
+
+
+def channels_of(post: Post, wires: dict[str, tuple[ChannelWire, ...]]) -> dict[str, tuple[int, ...]]:
+    """Channels of a threadblock by type, as numbers of its rank, which has these wires."""
+    found = {
+        kind: tuple(number for number, wire in enumerate(each) if post in (wire.one, wire.other))
+        for kind, each in wires.items()
+    }
+    return {kind: numbers for kind, numbers in found.items() if numbers}
+
+
+def number_semaphores(pairs: Iterable[tuple[Post, Post]]) -> dict[tuple[Post, Post], int]:
+    """Numbers of the semaphores from one threadblock to another, from 0 on every GPU."""
+    counts: Counter[int] = Counter()
+    found: dict[tuple[Post, Post], int] = {}
+    for pair in sorted(pairs):
+        found[pair] = counts[pair[0].rank]
+        counts[pair[0].rank] += 1
+    return found
+
+
+def _remotes_of(rank: int, stream: TaskStream) -> tuple[RemoteBuffer, ...]:
+    found = {task.remote_buffer for task in stream.tasks if task.rank == rank and task.kind is TaskKind.PUT}
     return tuple(sorted(found, key=lambda one: (one.rank, one.buffer, one.channel_type)))
