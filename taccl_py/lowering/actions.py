@@ -7,9 +7,8 @@ one list for all ranks, in the order of time of `taccl_py.lowering.order`; `Rank
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
-from taccl_py.lowering.cells import CellRange
+from taccl_py.lowering.cells import CellRange, nearly_equal_runs
 from taccl_py.lowering.program import Op
 from taccl_py.runtimes import MAX_COUNT
 
@@ -185,6 +184,4 @@ def _parts(count: int, instances: int, most: int) -> list[_Slice]:
 
 def _pieces(count: int, most: int) -> list[_Slice]:
     """Nearly equal pieces of at most `most` cells."""
-    number = -(-count // most)
-    ends = [count * index // number for index in range(number + 1)]
-    return [_Slice(0, first, end - first) for first, end in pairwise(ends)]
+    return [_Slice(0, first, end - first) for first, end in nearly_equal_runs(count, -(-count // most))]

@@ -1,4 +1,4 @@
-"""Drafts -> program: numbers for threadblocks and steps, nops for further dependencies, sizes of buffers."""
+"""Threadblocks in the making -> program: numbers for threadblocks and steps, nops for further dependencies, sizes of buffers."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ lays out the program, looks at what is too long or can stop, decides that otherw
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -182,11 +183,5 @@ def least_cells_per_operation(attempt: ProgramRevision, slots: int, runtime: Run
             runtime=runtime.name,
             limit="fifo_slots",
         )
-    low, high = 2, max((transfer.count for transfer in attempt.transfers), default=2)
-    while low < high:
-        middle = (low + high) // 2
-        if attempt.fifos.stuck(FifoModel(slots, middle)):
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    most = max((transfer.count for transfer in attempt.transfers), default=2)
+    return bisect_left(range(most), True, 2, key=lambda cells: not attempt.fifos.stuck(FifoModel(slots, cells)))

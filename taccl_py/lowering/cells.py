@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from taccl_py.collective import Address, Buffer
 
@@ -32,3 +33,8 @@ class CellRange:
     def scaled(self, factor: int) -> CellRange:
         """Return the same cells when every one of them is cut into `factor`."""
         return CellRange(self.buffer, self.first * factor, self.count * factor)
+
+
+def nearly_equal_runs(count: int, number: int) -> list[tuple[int, int]]:
+    """First and end of each of so many neighbouring runs into which a number of things is cut."""
+    return list(pairwise(count * index // number for index in range(number + 1)))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 from taccl_py.lowering.actions import NONE, RankAction, RankWork
+from taccl_py.lowering.cells import nearly_equal_runs
 
 # Most parts of one piece of work, and least bytes of a part: a sum of fewer takes little more than the fixed cost of any. Measured: two MI300X
 # nodes, `taccl synth mi300x COLLECTIVE --nodes 2 --size 64MiB --effort quick`, with 1, 2, 4 and 8 parts, us: AllReduce 674, 734, 559, 559,
@@ -47,8 +47,7 @@ def shared_out(groups: Sequence[Sequence[RankAction]], number: int) -> Iterator[
     if number > len(groups):
         # A group is too long for one threadblock: cut the whole in the order of time.
         local = sorted((action for group in groups for action in group), key=lambda action: action.order)
-        ends = [len(local) * index // number for index in range(number + 1)]
-        groups = [local[first:end] for first, end in pairwise(ends)]
+        groups = [local[first:end] for first, end in nearly_equal_runs(len(local), number)]
     for index in range(number):
         found = sorted((a for group in groups[index::number] for a in group), key=lambda a: a.order)
         if found:
@@ -94,7 +93,6 @@ def _parts(work: RankWork, actions: Sequence[RankAction], max_threadblocks: int)
 
 def _pieces(action: RankAction, parts: int, order: int) -> Iterator[RankAction]:
     """The action in so many pieces, nearly equal runs of its cells, numbered from some order on."""
-    ends = [action.count * index // parts for index in range(parts + 1)]
-    for index, (first, end) in enumerate(pairwise(ends)):
+    for index, (first, end) in enumerate(nearly_equal_runs(action.count, parts)):
         reads, writes = (cells.part(first, end - first) if cells else None for cells in (action.reads, action.writes))
         yield replace(action, order=order + index).on(reads, writes)

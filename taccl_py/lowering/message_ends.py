@@ -284,14 +284,10 @@ class _Surveyor:
     def _handling_of(self, index: int, rank: int, straight: bool) -> MessageHandling:
         message = self._schedule.messages[index]
         staged = index in self._rules.staged
+        if not message.reduce and message.packed:
+            return MessageHandling.UNPACK
         if not message.reduce:
-            return (
-                MessageHandling.UNPACK
-                if message.packed
-                else MessageHandling.STORE_LATER
-                if staged
-                else MessageHandling.STORE
-            )
+            return MessageHandling.STORE_LATER if staged else MessageHandling.STORE
         if message.packed and not self._together(rank, message.chunks):
             return MessageHandling.ADD_APART
         if self._rules.fused and not staged:

@@ -53,7 +53,7 @@ def pack_scratch(
         slots.give(_Slot(slot.first, slot.cells, block))
         place_of[block.first] = slot.first
     moves = _Moves(sorted(block.first for block in blocks), place_of)
-    moved = tuple(replace(d, actions=tuple(moves.action(action) for action in d.actions)) for d in threadblocks)
+    moved = tuple(replace(block, actions=tuple(map(moves.action, block.actions))) for block in threadblocks)
     return PackedRank(moved, used)
 
 

@@ -117,7 +117,9 @@ def make_threadblocks(
         blocks += _local_blocks(rules, rank, actions, max(1, rules.max_threadblocks - len(blocks)))
         blocks = joiner.join_forwards(blocks)
         blocks = joiner.fit(rank, joiner.join_exchanges(blocks) if rules.exchange else blocks)
-        result.append(tuple(sorted(blocks, key=lambda d: (d.is_local, d.channel, d.recv_peer, d.send_peer))))
+        result.append(
+            tuple(sorted(blocks, key=lambda block: (block.is_local, block.channel, block.recv_peer, block.send_peer)))
+        )
     return tuple(result)
 
 

@@ -11,7 +11,9 @@ Times as in `taccl_py.verify.schedule`: what starts in the moment in which somet
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable
+from operator import itemgetter
 
 from taccl_py.demand import DataChunk, DataDemand
 from taccl_py.errors import Violation
@@ -83,12 +85,8 @@ def _differences(own: DataDemand, asked: DataDemand) -> list[str]:
             return [f"chunk {number} of the schedule is no part of a chunk of the demand"]
         covered.setdefault(part[0], []).append((part[1], part[1] + chunk.size_bytes))
     for number, chunk in enumerate(asked.chunks):
-        at = 0
-        for first, end in sorted(covered.get(number, [])):
-            if first != at:
-                return [f"the schedule's chunks do not cover chunk {number} of the demand once"]
-            at = end
-        if at != chunk.size_bytes:
+        parts = sorted(covered.get(number, []))
+        if [0, *(end for _, end in parts)] != [*(first for first, _ in parts), chunk.size_bytes]:
             return [f"the schedule's chunks do not cover chunk {number} of the demand once"]
     return []
 
@@ -96,29 +94,20 @@ def _differences(own: DataDemand, asked: DataDemand) -> list[str]:
 def _part_of(chunk: DataChunk, asked: DataDemand, starts: dict[int, list[tuple[int, int]]]) -> tuple[int, int] | None:
     """Number of the chunk of which this is a part, and its first byte in there; None if there is none."""
     for rank, offset in chunk.wants:
-        below = [entry for entry in _last_below(starts.get(rank, []), offset)]
-        for at, number in below:
-            whole, first = asked.chunks[number], offset - at
-            if first + chunk.size_bytes > whole.size_bytes:
-                continue
-            same_terms = [[(r, o + first) for r, o in term] for term in whole.terms] == [
-                [(r, o) for r, o in term] for term in chunk.terms
-            ]
-            if same_terms and [(r, o + first) for r, o in whole.wants] == [(r, o) for r, o in chunk.wants]:
-                return number, first
+        below = starts.get(rank, [])
+        place = bisect_right(below, offset, key=itemgetter(0))
+        if place == 0:
+            continue
+        at, number = below[place - 1]
+        whole, first = asked.chunks[number], offset - at
+        if first + chunk.size_bytes > whole.size_bytes:
+            continue
+        same_terms = [[(r, o + first) for r, o in term] for term in whole.terms] == [
+            [(r, o) for r, o in term] for term in chunk.terms
+        ]
+        if same_terms and [(r, o + first) for r, o in whole.wants] == [(r, o) for r, o in chunk.wants]:
+            return number, first
     return None
-
-
-def _last_below(starts: list[tuple[int, int]], offset: int) -> Iterable[tuple[int, int]]:
-    """The last start that is not behind an offset."""
-    low, high = 0, len(starts)
-    while low < high:
-        middle = (low + high) // 2
-        if starts[middle][0] <= offset:
-            low = middle + 1
-        else:
-            high = middle
-    return starts[low - 1 : low]
 
 
 def _usable(schedule: DemandSchedule, found: list[_Found]) -> Iterable[int]:
