@@ -1,4 +1,4 @@
-"""Verify schedules of demands: decides from topology and demand alone whether the messages bring what is wanted.
+"""The verifier of schedules of demands: decides from topology and demand alone whether the messages bring what is wanted.
 
 What the schedule claims is not believed: message times are computed again from the cost model, and what every rank holds from the messages
 that have arrived. Of every chunk a rank holds a set of terms of its sum, at first the one that is its own, if any; a chunk that is only copied

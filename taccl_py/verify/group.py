@@ -1,4 +1,4 @@
-"""Verify of group schedules: looks at the base and the symmetry, and never at the whole.
+"""The verifier of group schedules: looks at the base and the symmetry, and never at the whole.
 
 Why that is enough. If the generators are symmetries of the machine, commute, and no combination of them keeps one rank in place and
 moves another, they generate a group with exactly one element for every pair of ranks that can be taken to each other. So every link

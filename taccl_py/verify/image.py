@@ -1,4 +1,4 @@
-"""Verify of images: schedules and programs that are others, already verified, with the ranks renamed.
+"""The verifier of images: schedules and programs that are others, already verified, with the ranks renamed.
 
 What is right stays right if ranks are renamed and the machine with them, as long as what every rank holds at first and wants at the end
 is renamed likewise. So of an image it is enough that the renaming is one, that it takes one machine to the other, and that it takes

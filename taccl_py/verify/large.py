@@ -1,4 +1,4 @@
-"""Verify of schedules with very many messages: all at once, as arrays, and nothing chunk by chunk.
+"""The verifier of schedules with very many messages: all at once, as arrays, and nothing chunk by chunk.
 
 Chunks that only ever travel together (a *bundle*) have one fate, so one of each is looked at. Of sums it accepts those that
 are formed along a tree: of each chunk every rank but one sends what it has added up once, after all that it is sent has arrived. Then

@@ -1,4 +1,4 @@
-"""Verify of schedules: decides from topology and collective alone whether a schedule's messages do the job.
+"""The verifier of schedules: decides from topology and collective alone whether a schedule's messages do the job.
 
 Nothing that the schedule claims is believed: message times are computed again from the cost model, places in the
 buffers from the collective and the scratch lists, and what every rank holds from the messages that have arrived.

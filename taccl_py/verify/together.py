@@ -1,4 +1,4 @@
-"""Verify of several schedules that share a machine: each is right alone, and no link or port serves two messages at a time.
+"""The verifier of several schedules that share a machine: each is right alone, and no link or port serves two messages at a time.
 
 Nothing is taken from the code that puts them together. Times are compared as in `taccl_py.verify.schedule`.
 """

@@ -83,7 +83,7 @@ def verify_directory(
     root: int | None = None,
     verify: ProgramVerifier = verify_program,
 ) -> DirectoryVerdict:
-    """Verify all files of a directory, and what they are together; `kind` and `root` as for one file, `verify` verifiers that."""
+    """Verify all files of a directory, and what they are together; `kind` and `root` as for one file, `verify` verifies that."""
     legacy = runtime.name == LEGACY.name
     findings = Findings()
     verdicts: dict[str, ProgramVerdict] = {}

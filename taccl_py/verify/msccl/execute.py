@@ -56,7 +56,7 @@ def least_capacity(plan: KernelProgram, chunks_per_message: int) -> ExecutionRes
 
 def is_split(plan: KernelProgram, chunks_per_message: int) -> bool:
     """True if some operation carries more messages when they hold this few chunks than when they hold all that they can."""
-    counts = {op.step.count for op in plan.operations if op.inbound is not None or op.outbound is not None}
+    counts = {op.step.count for op in plan.operations if op.carries}
     return any(operations_of(count, chunks_per_message) != operations_of(count, MAX_COUNT) for count in counts)
 
 
@@ -114,7 +114,7 @@ def ends(plan: KernelProgram, chunks_per_message: int, capacity: int) -> bool:
     return machine.ended
 
 
-def find_circles(plan: KernelProgram, chunks_per_message: int, capacity: int | None) -> tuple[DeadlockCycle, ...]:
+def find_cycles(plan: KernelProgram, chunks_per_message: int, capacity: int | None) -> tuple[DeadlockCycle, ...]:
     """Waits of the threadblocks when the program does not end; `capacity` None stands for queues without limit."""
     machine = ExecutionState(plan, chunks_per_message, capacity or 1)
     machine.run()

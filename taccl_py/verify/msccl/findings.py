@@ -32,9 +32,9 @@ class Findings:
         """Remark on something harmless."""
         self._notes.add(text)
 
-    def unsupported(self, where: str, feature: str, what: str) -> None:
+    def unsupported(self, feature: str, what: str) -> None:
         """Say of a feature that nothing is known here of what it does, so that the file cannot be executed."""
-        self._unsupported.add(UnsupportedFeature(where, feature, what))
+        self._unsupported.add(UnsupportedFeature("", feature, what))
         self.broken = True
 
     def features(self) -> tuple[UnsupportedFeature, ...]:

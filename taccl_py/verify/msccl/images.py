@@ -174,7 +174,7 @@ def _may_have_images(geometry: BufferLengths, num_ranks: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Followers:
-    """Shares that steps move together with those of which they name a cell.
+    """Shards that steps move together with those of which they name a cell.
 
     Attributes
     ----------

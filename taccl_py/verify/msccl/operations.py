@@ -171,7 +171,7 @@ class KernelProgram:
 
 def fuse(threadblock: Threadblock) -> FusedThreadblock:
     """Operations that the runtime makes of a threadblock's steps."""
-    drafts: list[_GrowingStep] = []
+    growing: list[_GrowingStep] = []
     pending: list[Dependency] = []
     nops: list[Step] = []
     last_reduction: Step | None = None
@@ -183,10 +183,10 @@ def fuse(threadblock: Threadblock) -> FusedThreadblock:
             nops += [step] if step.depends_on is not None else []
             continue
         if last_reduction is not None and step.depends_on is None and _same_chain(last_reduction, step):
-            drafts[-1].steps.append(step)
-            drafts[-1].swallowed.extend(nops)
+            growing[-1].steps.append(step)
+            growing[-1].swallowed.extend(nops)
         else:
-            drafts.append(_GrowingStep([step], pending, []))
+            growing.append(_GrowingStep([step], pending, []))
             pending = []
         nops = []
         last_reduction = None
@@ -195,9 +195,9 @@ def fuse(threadblock: Threadblock) -> FusedThreadblock:
             last_reduction = None if step.flags or num_reductions == FUSION_LIMIT else step
     operations = []
     counter = 0
-    for chain in drafts:
-        counter += max(len(chain.collected) - 1, 0) + len(chain.steps) - 1
-        operations.append(FusedStep(tuple(chain.steps), tuple(chain.collected), tuple(chain.swallowed), counter))
+    for grown in growing:
+        counter += max(len(grown.collected) - 1, 0) + len(grown.steps) - 1
+        operations.append(FusedStep(tuple(grown.steps), tuple(grown.collected), tuple(grown.swallowed), counter))
         counter += 1
     return FusedThreadblock(tuple(operations), tuple(pending))
 
@@ -214,14 +214,15 @@ class _GrowingStep:
 def make_plan(algorithm: AlgoElement, wires: Wires = ALL_RANKS) -> KernelProgram:
     """Plan of an algorithm whose threadblocks, peers and dependencies have been found to exist."""
     gpus = sorted(algorithm.gpus, key=lambda gpu: gpu.id)
-    draft = _PlanNumbers([(gpu.id, tb) for gpu in gpus for tb in sorted(gpu.threadblocks, key=lambda tb: tb.id)], wires)
-    blocks = tuple(KernelBlock(gpu, tb.id, draft.operations(block)) for block, (gpu, tb) in enumerate(draft.owners))
+    owners = [(gpu.id, tb) for gpu in gpus for tb in sorted(gpu.threadblocks, key=lambda tb: tb.id)]
+    numbers = _PlanNumbers(owners, wires)
+    blocks = tuple(KernelBlock(gpu, tb.id, numbers.operations(block)) for block, (gpu, tb) in enumerate(owners))
     return KernelProgram(
         blocks=blocks,
         operations=tuple(operation for block in blocks for operation in block.operations),
-        connections=draft.connections,
-        senders=tuple(draft.sending[connection] for connection in draft.connections),
-        receivers=tuple(draft.receiving[connection] for connection in draft.connections),
+        connections=numbers.connections,
+        senders=tuple(numbers.sending[connection] for connection in numbers.connections),
+        receivers=tuple(numbers.receiving[connection] for connection in numbers.connections),
     )
 
 

@@ -15,7 +15,7 @@ from taccl_py.verify.msccl.execute import (
     ExecutionResult,
     ends,
     ends_without_queues,
-    find_circles,
+    find_cycles,
     is_split,
     least_capacity,
 )
@@ -235,7 +235,7 @@ def _is_small_enough(algorithm: AlgoElement, geometry: BufferLengths, findings: 
         what = (
             f"its buffers have {cells} chunks together; the verifier follows at most {MAX_CELLS}, so use fewer chunks"
         )
-        findings.unsupported("", "size", what)
+        findings.unsupported("size", what)
     return cells <= MAX_CELLS
 
 
@@ -243,7 +243,7 @@ def _execute(case: _ExecutedFile, root: int | None, findings: Findings) -> _Exec
     plan = case.plan
     whole = least_capacity(plan, MAX_COUNT)
     if whole.capacity is None:
-        for cycle in find_circles(plan, MAX_COUNT, None):
+        for cycle in find_cycles(plan, MAX_COUNT, None):
             findings.violation(cycle.where, "deadlock", cycle.what)
         return _ExecutionFindings()
     single = least_capacity(plan, 1) if is_split(plan, 1) and not ends_without_queues(plan) else whole
@@ -251,7 +251,7 @@ def _execute(case: _ExecutedFile, root: int | None, findings: Findings) -> _Exec
     safe_max_bytes: int | None = None
     if whole.capacity > slots:
         safe_max_bytes = 0
-        for cycle in find_circles(plan, MAX_COUNT, slots):
+        for cycle in find_cycles(plan, MAX_COUNT, slots):
             what = f"{_slots_text(case)}, and the program needs {whole.capacity}: {cycle.what}"
             findings.violation(cycle.where, "fifo-deadlock", what)
     elif single.capacity is None or single.capacity > slots:
@@ -273,7 +273,7 @@ def _check_largest_size(case: _ExecutedFile, slots: int, findings: Findings) -> 
     chunks = _smallest_safe_split(case.plan, slots)
 
     def reason() -> str:
-        cycle = find_circles(case.plan, chunks - 1, slots)[0]
+        cycle = find_cycles(case.plan, chunks - 1, slots)[0]
         return f"{_slots_text(case)}, and {cycle.where}: {cycle.what}"
 
     return _limit_size(case, chunks, reason, findings)
@@ -305,7 +305,7 @@ def _smallest_safe_split(plan: KernelProgram, slots: int) -> int:
 
     What ends with more messages ends with fewer: if of every so many messages of a step only the last one is looked at, no queue ever holds more.
     """
-    counts = sorted({op.step.count for op in plan.operations if op.inbound is not None or op.outbound is not None})
+    counts = sorted({op.step.count for op in plan.operations if op.carries})
     unsafe, safe = 1, max(counts, default=1)
     while safe - unsafe > 1:
         middle = (unsafe + safe) // 2

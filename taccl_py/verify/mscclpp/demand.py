@@ -83,7 +83,7 @@ def fit_to_demand(plan: Plan, demand: DataDemand, findings: Findings) -> PlanFor
         grid.add(group)
     if not grid.settle():
         what = f"its operations cut buffers into more than {_MOST_CUTS} parts, and so many are not followed"
-        findings.unsupported("", "size", what)
+        findings.unsupported("size", what)
         return None
     return _in_cells(plan, demand, unit_bytes, grid)
 
@@ -134,7 +134,7 @@ def _is_plain(plan: Plan, findings: Findings) -> bool:
         (any(one.name == "get" for one in operations), "gets"),
     ):
         if used:
-            findings.unsupported("", "demand", f"plans for demands with {name} are not followed; lower it without")
+            findings.unsupported("demand", f"plans for demands with {name} are not followed; lower it without")
             return False
     return True
 
@@ -205,17 +205,11 @@ class _BufferCuts:
     """Places at which the buffers are cut."""
 
     def __init__(self, plan: Plan) -> None:
-        self._lengths: dict[_Row, int] = {}
+        self.cuts: dict[_Row, list[int]] = {}
         for gpu in plan.gpus:
-            lengths = {
-                Buffer.INPUT: gpu.input_chunks,
-                Buffer.OUTPUT: gpu.output_chunks,
-                Buffer.SCRATCH: gpu.scratch_chunks,
-            }
-            self._lengths |= {(gpu.id, buffer): length for buffer, length in lengths.items()}
-        self.cuts: dict[_Row, list[int]] = {
-            row: [0, *([length] if length else [])] for row, length in self._lengths.items()
-        }
+            lengths = ((Buffer.INPUT, gpu.input_chunks), (Buffer.OUTPUT, gpu.output_chunks))
+            for buffer, length in (*lengths, (Buffer.SCRATCH, gpu.scratch_chunks)):
+                self.cuts[gpu.id, buffer] = [0, length] if length else [0]
         self._known = {row: set(cuts) for row, cuts in self.cuts.items()}
         self._groups: dict[_Row, list[tuple[int, _Parallel]]] = {row: [] for row in self.cuts}
         self._new: list[tuple[_Row, int]] = []

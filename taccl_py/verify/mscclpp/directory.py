@@ -1,4 +1,4 @@
-"""Verify of a folder of plans: each by itself, and that no two are for the same call."""
+"""The verifier of a folder of plans: each by itself, and that no two are for the same call."""
 
 from __future__ import annotations
 

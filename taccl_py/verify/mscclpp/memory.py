@@ -23,7 +23,6 @@ from taccl_py.verify.mscclpp.tally import CERTAIN, LOOSE, READ, Clock
 from taccl_py.verify.mscclpp.workers import Access, ExecutedThreadblock, Origin, ProxyRequest
 
 _NAMES = {Buffer.INPUT: "the input", Buffer.OUTPUT: "the output", Buffer.SCRATCH: "scratch"}
-_NO_ORIGINS: frozenset[Origin] = frozenset()
 
 
 @dataclass(slots=True)

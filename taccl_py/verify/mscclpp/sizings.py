@@ -49,7 +49,7 @@ def find_sizes(plan: Plan, findings: Findings) -> PlanSizes:
     most = plan.max_bytes // counted
     if parts > _MOST_PIECES:
         what = f"its groups of threadblocks cut chunks into {parts} parts together, and at most {_MOST_PIECES} are followed"
-        findings.unsupported("", "group-sizes", what)
+        findings.unsupported("group-sizes", what)
         return PlanSizes(())
     if not units:
         several = len({one.slice.parts for one in _operations(plan) if one.slice is not None} - {1}) > 1
@@ -76,17 +76,14 @@ def _of_pipelines(plan: Plan, units: list[int], bounds: tuple[int, int, int], fi
         found = [Sizing(3 * longest * fine, cells)]
     if longest * fine * 3 > _MOST_PIECES:
         what = f"its pipelines repeat {units[0]} and {units[-1]} bytes, which differ too much to be followed together"
-        findings.unsupported("", "pipeline-units", what)
+        findings.unsupported("pipeline-units", what)
         return PlanSizes(())
     beyond = _beyond(plan, cells, step // fine)
-    if beyond is None:
+    if beyond is None or most <= beyond[1]:
         return PlanSizes(tuple(_halves(plan, found)))
     sizing, short = beyond
-    if most <= short:
-        return PlanSizes(tuple(_halves(plan, found)))
     if plan.max_bytes != UNLIMITED_BYTES:
-        found.append(sizing)
-        return PlanSizes(tuple(_halves(plan, found)))
+        return PlanSizes(tuple(_halves(plan, [*found, sizing])))
     counted = size_unit_bytes(plan) // plan.alignment_bytes
     return PlanSizes(tuple(_halves(plan, found)), sizing, short * counted)
 

@@ -147,11 +147,11 @@ def _kind_of(plan: Plan, findings: Findings) -> Kind | None:
     except InputError:
         if plan.collective == CUSTOM:
             what = "the plan is for a demand, which it does not say; taccl check FILE --demand my.json verifies it"
-            findings.unsupported("", "collective", what)
+            findings.unsupported("collective", what)
             return None
         if plan.collective in MSCCLPP.other_collectives:
             what = f"what collective {quoted(plan.collective)} promises is not known here, so its result cannot be verified"
-            findings.unsupported("", "collective", what)
+            findings.unsupported("collective", what)
             return None
         what = f"there is no collective {quoted(plan.collective)}, so the result cannot be verified; correct it"
         findings.violation("", "collective", what)
@@ -170,7 +170,7 @@ def _verify_sizes(plan: Plan, geometry: BufferLengths, asked: int | None, findin
     cells = longest * sum(gpu.input_chunks + gpu.output_chunks + 4 * gpu.scratch_chunks for gpu in plan.gpus)
     if cells > MAX_CELLS:
         what = f"its buffers have {cells} cells, and at most {MAX_CELLS} are followed; use fewer chunks"
-        findings.unsupported("", "size", what)
+        findings.unsupported("size", what)
     if findings.broken:
         return None
     _remark(plan, findings)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl_py.runtimes import EXECUTOR
-from taccl_py.verify.msccl.execute import ends, ends_without_queues, find_circles, least_capacity
+from taccl_py.verify.msccl.execute import ends, ends_without_queues, find_cycles, least_capacity
 from taccl_py.verify.msccl.findings import Findings
 from taccl_py.verify.msccl.grammar import parse_algorithm
 from taccl_py.verify.msccl.operations import KernelProgram, make_plan
@@ -76,7 +76,7 @@ def test_no_queue_is_long_enough_when_everybody_receives_first() -> None:
         gpu.blocks[0].steps.insert(0, gpu.blocks[0].steps.pop())
     plan = plan_of(file)
     assert least_capacity(plan, 1).capacity is None
-    (cycle,) = find_circles(plan, 1, None)
+    (cycle,) = find_cycles(plan, 1, None)
     assert cycle.where == "gpu 0 tb 0 step 0"
     assert cycle.what == (
         "it waits for data from gpu 2, gpu 2 tb 0 step 0 waits for data from gpu 1,"
@@ -87,7 +87,7 @@ def test_no_queue_is_long_enough_when_everybody_receives_first() -> None:
 def test_a_wait_for_a_flag_that_is_never_raised_is_told_as_such() -> None:
     file = direct_alltoall(2)
     file.step(0, 1, 0).update(depid=0, deps=0)
-    cycles = find_circles(plan_of(file), 1, None)
+    cycles = find_cycles(plan_of(file), 1, None)
     assert [(cycle.where, cycle.what) for cycle in cycles] == [
         ("gpu 0 tb 1 step 0", "it waits for step 0 of tb 0, at or after which no flag is raised; which never comes"),
     ]
@@ -98,7 +98,7 @@ def test_two_separate_cycles_are_both_reported() -> None:
     for rank in range(4):
         peer = rank ^ 1
         add(file, rank, peer, peer, [step("r", dst=f"o{peer}"), step("s", f"i{peer}")])
-    assert [cycle.where for cycle in find_circles(plan_of(file), 1, None)] == [
+    assert [cycle.where for cycle in find_cycles(plan_of(file), 1, None)] == [
         "gpu 0 tb 0 step 0",
         "gpu 2 tb 0 step 0",
     ]
@@ -158,7 +158,7 @@ def test_random_traffic_gets_stuck_exactly_when_the_naive_runner_does(seed: int,
         stuck = gets_stuck(file, capacity, chunks)
         assert ends(plan, chunks, capacity) is not stuck
         assert stuck is (need is None or capacity < need)
-        assert bool(find_circles(plan, chunks, capacity)) is stuck
+        assert bool(find_cycles(plan, chunks, capacity)) is stuck
 
 
 @settings(max_examples=150)
