@@ -15,6 +15,9 @@ from taccl_py.execute.plan import DataType, Operator
 
 Array = NDArray[Any]
 
+# Whole numbers up to two to this are exact.
+EXACT_BITS = {DataType.FLOAT16: 11, DataType.BFLOAT16: 8, DataType.FLOAT32: 24, DataType.FLOAT64: 53}
+
 _FUNCTIONS: dict[Operator, np.ufunc] = {
     Operator.SUM: np.add,
     Operator.PROD: np.multiply,

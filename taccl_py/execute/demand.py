@@ -16,14 +16,13 @@ import numpy as np
 from taccl_py.demand import DataDemand
 from taccl_py.demand.files import read_demand_fields
 from taccl_py.errors import InputError
-from taccl_py.execute.arithmetic import Array, combine, encode, storage_type
+from taccl_py.execute.arithmetic import EXACT_BITS, Array, combine, encode, storage_type
 from taccl_py.execute.plan import DataType, Operator
 from taccl_py.jsonio import Fields, parse_json
 
 FORMAT = "taccl-demand-schedule"
 _VERSION = 1
 _MOST_BYTES = 1 << 33
-_EXACT_BITS = {DataType.FLOAT16: 11, DataType.BFLOAT16: 8, DataType.FLOAT32: 24, DataType.FLOAT64: 53}
 _TOLERANCE = 1e-6
 
 
@@ -116,11 +115,11 @@ def draw_inputs(demand: DataDemand, seed: int) -> tuple[Array, ...]:
         )
     data_type, size = DataType(demand.dtype), demand.element_bytes
     terms = max(len(chunk.terms) for chunk in demand.chunks)
-    if data_type.is_float and terms > 1 << _EXACT_BITS[data_type]:
+    if data_type.is_float and terms > 1 << EXACT_BITS[data_type]:
         raise InputError(
             f"sums of {terms} terms are not exact in {demand.dtype}, so that nothing can be compared; use another type of elements"
         )
-    high = (1 << _EXACT_BITS[data_type]) // terms if data_type.is_float else 1 << min(8 * size - 1, 31)
+    high = (1 << EXACT_BITS[data_type]) // terms if data_type.is_float else 1 << min(8 * size - 1, 31)
     found = []
     for rank, length in enumerate(demand.input_bytes):
         rng = np.random.default_rng([seed, rank])

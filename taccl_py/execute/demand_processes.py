@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -95,7 +95,7 @@ class MpiMail:
     comm: Any
     name: str
     timeout_seconds: float
-    sent: list[tuple[Any, Array, int]]
+    sent: list[tuple[Any, Array, int]] = field(default_factory=list)
 
     @property
     def rank(self) -> int:
@@ -138,7 +138,7 @@ class TorchMail:
     torch: Any
     name: str
     timeout_seconds: float
-    sent: list[tuple[Any, Any, int]]
+    sent: list[tuple[Any, Any, int]] = field(default_factory=list)
 
     @property
     def rank(self) -> int:

@@ -67,7 +67,7 @@ def run_all(
         raise InvalidArtifact(plan.name, [trouble.violation]) from None
     left = queues.left_over()
     if left:
-        raise InvalidArtifact(plan.name, [explain_left_over(one.src, one.dst, one.channel) for one in left])
+        raise InvalidArtifact(plan.name, [explain_left_over(*one) for one in left])
 
 
 def _take_turns(engine: ThreadblockEngine, active: Sequence[ExecutedBlock], order: random.Random | None) -> bool:

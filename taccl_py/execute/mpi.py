@@ -13,7 +13,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,7 +28,7 @@ from taccl_py.execute.engine import ExecutedBlock, MessageQueue, ThreadblockEngi
 from taccl_py.execute.memory import RankMemory
 from taccl_py.execute.plan import DataType, ExecutablePlan, SizeCut
 from taccl_py.execute.runs import Call, CallOutcome, Conditions, Measured, make_call
-from taccl_py.execute.trouble import BlockedThreadblock, Trouble, explain_deadlock, explain_left_over
+from taccl_py.execute.trouble import BlockedThreadblock, Trouble, explain_deadlock, explain_left_over, lost_rank
 
 T = TypeVar("T")
 
@@ -80,13 +80,6 @@ class _RankReport:
     def good(self) -> bool:
         """True if the rank's program came to its end."""
         return not self.waits and not self.violations
-
-
-@dataclass(frozen=True, slots=True)
-class _RankVerdict:
-    """Verdict of rank 0 on all reports; no violations when all came to their end."""
-
-    violations: tuple[Violation, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +259,7 @@ class MpiSession:
 
     def mail(self, name: str) -> DemandMail:
         """Messages of the schedule of a demand, by its name in errors."""
-        return MpiMail(self._mpi, self._data, name, self._timeout_seconds, [])
+        return MpiMail(self._mpi, self._data, name, self._timeout_seconds)
 
     def require_ranks(self, plan: ExecutablePlan | RunnableDemand) -> None:
         """Refuse a program for another number of ranks than there are processes.
@@ -317,8 +310,7 @@ class MpiSession:
             self._barrier(plan.name, conditions.timeout_seconds)
             report = self._run_once(engine, messages, conditions.timeout_seconds)
             if report.good:
-                comparison = data.check(memory, self.rank)
-                report = _with_comparison(report, comparison)
+                report = replace(report, comparison=data.check(memory, self.rank))
             reports = self._settle(plan.name, report, conditions.timeout_seconds)
             seconds += max(one.seconds for one in reports)
             found += [one.comparison for one in reports if one.comparison is not None]
@@ -411,15 +403,15 @@ class MpiSession:
         """
         if self.rank == 0:
             reports = self._collect(report, timeout_seconds)
-            verdict = _RankVerdict(tuple(_verify(reports, self.num_ranks, timeout_seconds)))
+            violations = _verify(reports, self.num_ranks, timeout_seconds)
             answering = [one.rank for one in reports if one.rank]
-            self._requests += [self._control.isend(verdict, dest=rank, tag=_VERDICT_TAG) for rank in answering]
+            self._requests += [self._control.isend(violations, dest=rank, tag=_VERDICT_TAG) for rank in answering]
         else:
             self._requests.append(self._control.isend(report, dest=0, tag=_REPORT_TAG))
-            reports, verdict = [report], self._await_verdict(timeout_seconds)
+            reports, violations = [report], self._await_verdict(timeout_seconds)
         self._requests = [request for request in self._requests if not request.Test()]
-        if verdict.violations:
-            raise InvalidArtifact(name, verdict.violations)
+        if violations:
+            raise InvalidArtifact(name, violations)
         return reports
 
     def _collect(self, own: _RankReport, timeout_seconds: float) -> list[_RankReport]:
@@ -437,15 +429,16 @@ class MpiSession:
             deadline = time.perf_counter() + patience
         return [reports[rank] for rank in sorted(reports)]
 
-    def _await_verdict(self, timeout_seconds: float) -> _RankVerdict:
+    def _await_verdict(self, timeout_seconds: float) -> list[Violation]:
+        """Errors that rank 0 finds in all reports; none when all came to their end."""
         deadline = time.perf_counter() + 3 * timeout_seconds + _LEAST_GRACE_SECONDS
         while not self._control.iprobe(source=0, tag=_VERDICT_TAG):
             if time.perf_counter() > deadline:
                 self.speaks = self.rank == 1
-                return _RankVerdict((_lost(0, timeout_seconds),))
+                return [lost_rank(0, timeout_seconds)]
             time.sleep(_NAP_SECONDS)
-        verdict: _RankVerdict = self._control.recv(source=0, tag=_VERDICT_TAG)
-        return verdict
+        violations: list[Violation] = self._control.recv(source=0, tag=_VERDICT_TAG)
+        return violations
 
 
 def _advance_all(engine: ThreadblockEngine, active: list[ExecutedBlock]) -> bool:
@@ -465,17 +458,11 @@ def _rest(idle: int) -> None:
         os.sched_yield()
 
 
-def _with_comparison(report: _RankReport, comparison: ResultCheck) -> _RankReport:
-    return _RankReport(
-        report.rank, report.seconds, comparison, report.waits, report.violations, report.pushed, report.popped
-    )
-
-
 def _verify(reports: list[_RankReport], num_ranks: int, timeout_seconds: float) -> list[Violation]:
     """Why the run did not come to its end: errors of ranks, lost ranks, waiting threadblocks, messages left over."""
     found = [violation for report in reports for violation in report.violations]
     missing = sorted(set(range(num_ranks)) - {report.rank for report in reports})
-    found += [_lost(rank, timeout_seconds) for rank in missing]
+    found += [lost_rank(rank, timeout_seconds) for rank in missing]
     waits = [wait for report in reports for wait in report.waits]
     if waits and not found:
         found += explain_deadlock(waits)
@@ -484,10 +471,5 @@ def _verify(reports: list[_RankReport], num_ranks: int, timeout_seconds: float) 
         for report in reports:
             pushed.update(report.pushed)
             pushed.subtract(report.popped)
-        found += [explain_left_over(one.src, one.dst, one.channel) for one in sorted(pushed) if pushed[one] > 0]
+        found += [explain_left_over(*one) for one in sorted(pushed) if pushed[one] > 0]
     return found
-
-
-def _lost(rank: int, timeout_seconds: float) -> Violation:
-    what = f"it has not answered for {timeout_seconds:g} seconds, so its process has ended, was stopped, or needs a larger --timeout"
-    return Violation(f"rank {rank}", "lost-rank", what)

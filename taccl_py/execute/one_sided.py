@@ -419,24 +419,19 @@ class _GpuReader:
             fields.fail("src_buff", "has another size than dst_buff; make them equal")
         if shape.pairs:
             return self._pairs(fields, name, kind, known, used)
-        raw = kind == "port"
-        sources = [
-            place
-            for number, one in enumerate(read)
-            for place in self._places(one, known, packets=_has_packets(name, shape.sources, number))
-        ]
-        targets = [
-            place
-            for number, one in enumerate(written)
-            for place in self._places(one, known, packets=_has_packets(name, shape.targets, number))
-        ]
-        if not raw:
-            return (OperandTransfer(tuple(sources), tuple(targets)),)
+        sources, targets = (
+            tuple(
+                place
+                for number, one in enumerate(given)
+                for place in self._places(one, known, packets=_has_packets(name, wanted, number))
+            )
+            for given, wanted in ((read, shape.sources), (written, shape.targets))
+        )
+        if kind != "port":
+            return (OperandTransfer(sources, targets),)
         if len(used) < len(targets):
             fields.fail("channel_ids", f"has {len(used)} channels for {len(targets)} places; name as many")
-        return tuple(
-            OperandTransfer(tuple(sources), (one,), channel) for one, channel in zip(targets, used, strict=False)
-        )
+        return tuple(OperandTransfer(sources, (one,), channel) for one, channel in zip(targets, used, strict=False))
 
     def _pairs(
         self, fields: Fields, name: str, kind: str, known: list[Any], used: list[Any]

@@ -67,7 +67,7 @@ class PlanMemories:
     cells
         How elements are added.
     in_place
-        Whether input and output shard memory.
+        Whether input and output share memory.
     """
 
     def __init__(

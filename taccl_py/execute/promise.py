@@ -14,13 +14,11 @@ from typing import Any
 import numpy as np
 
 from taccl_py.collective import Kind
-from taccl_py.execute.arithmetic import Array, combine, decode, encode, storage_type
+from taccl_py.execute.arithmetic import EXACT_BITS, Array, combine, decode, encode, storage_type
 from taccl_py.execute.plan import DataType, ExecutablePlan, Operator
 
 NDFloat = np.ndarray[Any, np.dtype[np.float64]]
 
-# Whole numbers up to two to this are exact.
-_EXACT_BITS = {DataType.FLOAT16: 11, DataType.BFLOAT16: 8, DataType.FLOAT32: 24, DataType.FLOAT64: 53}
 _MOST_FACTORS = 8  # powers of two that one product may have other than 1
 _FEWEST_LEVELS = 8  # sizes of numbers below which contributors take turns
 
@@ -90,7 +88,7 @@ def _draw_floats(task: CallTask, rank: int, rng: np.random.Generator) -> NDFloat
     if task.operator is Operator.PROD:
         active, _ = _turns(task, rank, _MOST_FACTORS * _FEWEST_LEVELS)
         return np.where(active, signs * np.exp2(rng.choice(np.array([-1, 1]), count)), 1.0)
-    most = min(1 << _EXACT_BITS[task.data_type], 1 << 40)
+    most = min(1 << EXACT_BITS[task.data_type], 1 << 40)
     if task.operator in (Operator.MIN, Operator.MAX):
         return signs * rng.integers(1, most, count, endpoint=True)
     active, most_each = _turns(task, rank, most)

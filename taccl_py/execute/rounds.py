@@ -143,5 +143,5 @@ def find_rounds(plan: ExecutablePlan, cut: SizeCut, slots: int, *, in_place: boo
         raise InvalidArtifact(plan.name, [trouble.violation]) from None
     left = mailbox.left_over()
     if left:
-        raise InvalidArtifact(plan.name, [explain_left_over(one.src, one.dst, one.channel) for one in left])
+        raise InvalidArtifact(plan.name, [explain_left_over(*one) for one in left])
     return rounds

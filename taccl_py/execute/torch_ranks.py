@@ -24,6 +24,7 @@ from taccl_py.execute.rounds import Mailbox, Round, find_rounds
 from taccl_py.execute.runs import Call, CallOutcome, Conditions, Measured, make_call
 from taccl_py.execute.torch_cells import TorchCells, load_torch
 from taccl_py.execute.torch_wire import GlooWire, MessageWire, NcclWire, choose_backend, let_share, take_seat
+from taccl_py.execute.trouble import lost_rank
 
 T = TypeVar("T")
 
@@ -114,7 +115,7 @@ class TorchSession:
             raise InputError(
                 "the messages of a demand are carried by gloo; leave it out", path="command line", field="--backend"
             )
-        return TorchMail(self._torch, name, self._timeout_seconds, [])
+        return TorchMail(self._torch, name, self._timeout_seconds)
 
     def require_ranks(self, plan: ExecutablePlan | RunnableDemand) -> None:
         """Refuse a program for another number of ranks than there are processes.
@@ -254,9 +255,8 @@ class TorchSession:
             lost = [rank for rank in lost if not store.check([f"there {rank}"])]
             time.sleep(0.05)
         self.speaks = self.rank == min(set(range(self.num_ranks)) - set(lost))
-        what = f"it has not answered for {timeout_seconds:g} seconds, so its process has ended, was stopped, or needs a larger "
         if lost:
-            return [Violation(f"rank {rank}", "lost-rank", f"{what}--timeout") for rank in lost]
+            return [lost_rank(rank, timeout_seconds) for rank in lost]
         if late:
             what = f"the run has not ended on the GPUs within {timeout_seconds:g} seconds; use a larger --timeout"
             return [Violation("", "stopped", what)]

@@ -83,6 +83,12 @@ def _chain(by_block: dict[BlockName, BlockedThreadblock]) -> list[BlockedThreadb
     return seen[seen.index(wait) :]
 
 
+def lost_rank(rank: int, timeout_seconds: float) -> Violation:
+    """Error to a rank that does not answer."""
+    what = f"it has not answered for {timeout_seconds:g} seconds, so its process has ended, was stopped, or needs a larger --timeout"
+    return Violation(f"rank {rank}", "lost-rank", what)
+
+
 def explain_left_over(src: int, dst: int, channel: int) -> Violation:
     """Error to messages that nobody took."""
     what = f"rank {src} sends more on channel {channel} than rank {dst} takes"
