@@ -21,6 +21,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from statistics import median_high
 
 from taccl_py.measure.experiment import Counted, MeasuredFlow
 from taccl_py.topology.template import AlphaBeta
@@ -284,10 +285,6 @@ class PortSearch:
         expected = expected_us(group, self._costs, self._ports, messages, self._large_bytes)
         return [time / limit for time, limit in zip(times, expected, strict=True)]
 
-    def _predicted_us(self, group: Sequence[MeasuredFlow]) -> list[float]:
-        """Longest that each flow should take, as far as known."""
-        return expected_us(group, self._costs, self._ports, EXPECTED_MESSAGES, self._large_bytes)
-
     def _shrink(self, group: list[MeasuredFlow]) -> list[MeasuredFlow]:
         """A subset that is unexplained and of which no part (as far as is tried) is: by halves, then one by one."""
         while len(group) > 2:
@@ -316,25 +313,22 @@ class PortSearch:
                 wide.add(rank)
         all_senders = set(senders)
         for rank in sorted({flow.src for flow in links} - senders):
-            if self._belongs(
-                _replaced(least, exists, src=rank) if wide == receivers else [], rank, least, wide, exists
-            ):
+            belongs = self._belongs(_replaced(least, exists, src=rank)) if wide == receivers else None
+            if belongs is None:
+                dealt = _dealt(rank, [flow.src for flow in least], sorted(wide), exists)
+                belongs = self._belongs_everywhere(dealt)
+            if belongs:
                 all_senders.add(rank)
         return frozenset(flow for flow in links if flow.src in all_senders and flow.dst in wide)
 
-    def _belongs(
-        self,
-        variants: list[list[MeasuredFlow]],
-        rank: int | None = None,
-        least: Sequence[MeasuredFlow] = (),
-        wide: set[int] | None = None,
-        exists: set[MeasuredFlow] | None = None,
-    ) -> bool:
-        """True if sets with a new rank take longer than known ports explain: one of `variants`, or all dealt-out ones."""
-        clean = [variant for variant in variants if self._is_clean(variant)]
-        if clean or rank is None or wide is None or exists is None:
-            return bool(clean) and self._unexplained(clean[0])
-        dealt = [v for v in _dealt(rank, [flow.src for flow in least], sorted(wide), exists) if self._is_clean(v)]
+    def _belongs(self, variants: list[list[MeasuredFlow]]) -> bool | None:
+        """True if the first of these sets with a new rank that no known port slows takes longer than alone; None if there is none."""
+        clean = next(filter(self._is_clean, variants), None)
+        return None if clean is None else self._unexplained(clean)
+
+    def _belongs_everywhere(self, variants: list[list[MeasuredFlow]]) -> bool:
+        """True if all of some of these sets, those that no known port slows, take longer than alone."""
+        dealt = list(filter(self._is_clean, variants))
         picked = dealt[:: max(1, len(dealt) // _DEALS)][: _DEALS + 1]
         return bool(picked) and all(self._unexplained(variant) for variant in picked)
 
@@ -342,7 +336,8 @@ class PortSearch:
         """True if known ports do not slow a group."""
         megabytes = self._large_bytes / BYTES_PER_MB
         alone = [EXPECTED_MESSAGES * _message_us(self._costs[flow], megabytes) for flow in group]
-        return all(time <= _CLEAN * limit for time, limit in zip(self._predicted_us(group), alone, strict=True))
+        expected = expected_us(group, self._costs, self._ports, EXPECTED_MESSAGES, self._large_bytes)
+        return all(time <= _CLEAN * limit for time, limit in zip(expected, alone, strict=True))
 
     def _cost(self, least: Sequence[MeasuredFlow]) -> AlphaBeta:
         """Cost of the port that a smallest set shares, from two sizes at which it is clearly felt."""
@@ -367,7 +362,7 @@ class PortSearch:
             if times[-1] <= slower * messages * alone:
                 return 0.0  # not felt at this size
             found.append(self._each_us(times, messages, alone))
-        return sorted(found)[len(found) // 2]
+        return median_high(found)
 
     @staticmethod
     def _each_us(times: Sequence[float], messages: int, alone: float) -> float:

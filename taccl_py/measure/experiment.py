@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import median_high
 from typing import ClassVar, Protocol
 
 _SPREAD_SAMPLES = 7
@@ -108,9 +109,8 @@ class Counted:
         rates = [
             self.last_us(flows, size_bytes, messages + extra) / (messages + extra) for extra in range(_SPREAD_SAMPLES)
         ]
-        middle = sorted(rates)[len(rates) // 2]
-        deviations = sorted(abs(rate / middle - 1) for rate in rates)
-        return max(self.LEAST_SPREAD, 1.4826 * deviations[len(deviations) // 2])
+        middle = median_high(rates)
+        return max(self.LEAST_SPREAD, 1.4826 * median_high(abs(rate / middle - 1) for rate in rates))
 
     def times_us(self, flows: Sequence[MeasuredFlow], size_bytes: int, messages: int = 1) -> tuple[float, ...]:
         """Typical time of every flow.
@@ -154,9 +154,7 @@ class Counted:
 
     def _scatter(self, runs: Sequence[tuple[float, ...]]) -> bool:
         ordered = [sorted(run) for run in runs]
-        return any(
-            sorted(times)[len(times) // 2] > (1 + self.SCATTER) * min(times) for times in zip(*ordered, strict=True)
-        )
+        return any(median_high(times) > (1 + self.SCATTER) * min(times) for times in zip(*ordered, strict=True))
 
 
 def _typical(runs: Sequence[tuple[float, ...]], part: int) -> tuple[float, ...]:

@@ -14,6 +14,7 @@ import numpy as np
 from taccl_py.arrays import FloatArray
 from taccl_py.errors import InputError
 from taccl_py.measure.samples import Sample
+from taccl_py.topology.template import AlphaBeta
 from taccl_py.units import format_count
 
 _OUTLIER = 5.0
@@ -52,6 +53,11 @@ class FittedLine:
     outliers: int
     least_bytes: int
     most_bytes: int
+
+    @property
+    def cost(self) -> AlphaBeta:
+        """The line alone."""
+        return AlphaBeta(self.alpha_us, self.beta_us_per_mb)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median_high
 
 from taccl_py.measure.contention import (
     EXPECTED_MESSAGES,
@@ -200,11 +201,9 @@ class _MachineSurvey:
 
     def _costs(self) -> dict[MeasuredFlow, AlphaBeta]:
         """Costs of links that have been measured, or are like one that has."""
-        known = {
-            flow: AlphaBeta(line.alpha_us, line.beta_us_per_mb) for line, members in self._lines for flow in members
-        }
+        known = {flow: line.cost for line, members in self._lines for flow in members}
         for one in self._screened[len(self._lines) :] if not self._all_pairs else ():
-            known |= dict.fromkeys(one.members, _cost_of_two(one.samples))
+            known |= dict.fromkeys(one.members, fit_samples(one.samples).at(None).cost)
         return {flow: known[self._model(flow)] for flow in self._counted.bench.pairs if self._model(flow) in known}
 
     def _ports(self) -> tuple[FoundPort, ...]:
@@ -302,13 +301,8 @@ def _deviation(values: Sequence[float]) -> float:
     """Standard deviation, by the middle one of the distances from the middle; 0 of a few."""
     if len(values) < _MANY:
         return 0.0
-    middle = sorted(values)[len(values) // 2]
-    return 1.4826 * sorted(abs(value - middle) for value in values)[len(values) // 2]
-
-
-def _cost_of_two(samples: Sequence[Sample]) -> AlphaBeta:
-    line = fit_samples(samples).at(None)
-    return AlphaBeta(line.alpha_us, line.beta_us_per_mb)
+    middle = median_high(values)
+    return 1.4826 * median_high(abs(value - middle) for value in values)
 
 
 def _topology(

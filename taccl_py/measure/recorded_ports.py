@@ -166,7 +166,7 @@ class _Inference:
             return AlphaBeta(0.0, 0.0)
         if len({one.size_bytes for one in each}) > 1:
             line = fit_samples(each).at(None)
-            return AlphaBeta(line.alpha_us, line.beta_us_per_mb)
+            return line.cost
         largest = max(each, key=lambda one: (one.size_bytes, one.time_us))
         return AlphaBeta(0.0, largest.time_us / max(largest.megabytes, 1e-9))
 

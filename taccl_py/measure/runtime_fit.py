@@ -425,7 +425,8 @@ def _cost(start: RuntimeProfile, protocol: str, name: str) -> Parameter:
     """One cost of a protocol."""
 
     def put(profile: RuntimeProfile, value: float) -> RuntimeProfile:
-        costs = replace(profile.protocols[protocol], **_one(name, value))
+        changed: dict[str, Any] = {name: value}
+        costs = replace(profile.protocols[protocol], **changed)
         return replace(profile, protocols={**profile.protocols, protocol: costs})
 
     value = getattr(start.costs_of(protocol), name)
@@ -438,10 +439,6 @@ def _cost(start: RuntimeProfile, protocol: str, name: str) -> Parameter:
         _SPREADS.get(name, _SPREAD),
         put,
     )
-
-
-def _one(name: str, value: float) -> dict[str, Any]:
-    return {name: value}
 
 
 def _share(start: RuntimeProfile, medium: str) -> Parameter:

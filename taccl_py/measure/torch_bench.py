@@ -86,7 +86,7 @@ class TorchProcesses(LaunchedProcesses):
         if self.device is None or throttle is not None:
             return GlooBench(self, throttle)
         self.torch.cuda.set_device(self.device)
-        return DeviceBench(self, self.torch.cuda, self.device, "nccl")
+        return DeviceBench(self, self.torch.cuda, self.device)
 
     def close(self) -> None:
         """Let go of the others; torch ends the process with a signal otherwise."""
@@ -216,7 +216,7 @@ class GlooBench(TorchBench):
 
 
 class DeviceBench(TorchBench):
-    """Processes that exchange the memory of GPUs.
+    """Processes that exchange the memory of GPUs through NCCL.
 
     Parameters
     ----------
@@ -226,20 +226,17 @@ class DeviceBench(TorchBench):
         Module with streams and events, such as ``torch.cuda``.
     device
         Where the memory is.
-    backend
-        Backend that moves it.
     """
 
-    def __init__(self, job: TorchProcesses, streams: Any, device: Any, backend: str) -> None:
+    def __init__(self, job: TorchProcesses, streams: Any, device: Any) -> None:
         super().__init__(job, device)
         self._streams = streams
-        self._backend = backend
         self._groups: dict[MeasuredFlow, Any] = {}
 
     @property
     def name(self) -> str:
         """Name for people."""
-        return f"{self._backend}-{len(self.node_of)}"
+        return f"nccl-{len(self.node_of)}"
 
     def _exchange(self, order: WorkOrder, flows: Sequence[tuple[int, MeasuredFlow]]) -> dict[int, EndedProcesses]:
         experiment = order.experiment
@@ -249,7 +246,7 @@ class DeviceBench(TorchBench):
             # A communicator has one stream, and so one flow at a time; both ends make it when they first need it.
             if flow not in self._groups:
                 self._groups[flow] = self._distributed.new_group(
-                    [flow.src, flow.dst], backend=self._backend, use_local_synchronization=True
+                    [flow.src, flow.dst], backend="nccl", use_local_synchronization=True
                 )
                 self._step(flow, buffer, self._groups[flow]).wait()  # makes the connection
             lanes.append((place, flow, buffer, self._streams.Stream()))
