@@ -78,7 +78,7 @@ def show(file: Path, as_json: bool, **values: Any) -> None:
 
 
 def _record(subject: GivenFile, file: Path, size: int | None) -> dict[str, Any]:
-    from taccl_py.report.view import demand_schedule_record, plan_record, program_record, schedule_record
+    from taccl_py.report.view import plan_record, program_record, schedule_record
 
     if size is not None and subject.why_one_size:
         raise InputError(f"{subject.why_one_size}; leave --size out", path=str(file))
@@ -88,11 +88,10 @@ def _record(subject: GivenFile, file: Path, size: int | None) -> dict[str, Any]:
     if subject.plan is not None:
         name = subject.plan.collective if subject.asked is None else subject.asked.name
         return plan_record(subject.plan, name, subject.topology, timeline)
-    if subject.demand is not None and timeline is not None:
-        return demand_schedule_record(subject.demand, timeline)
-    if subject.schedule is None or timeline is None:
+    schedule = subject.demand if subject.schedule is None else subject.schedule
+    if schedule is None or timeline is None:
         raise ValueError("a file holds neither a schedule nor a program")
-    return schedule_record(subject.schedule, timeline)
+    return schedule_record(schedule, timeline)
 
 
 @click.command(short_help="Write a trace for chrome://tracing and Perfetto.")

@@ -142,9 +142,14 @@ class Item:
         return chunk // collective.chunks_per_rank % collective.num_ranks
 
     @property
+    def runtime_facts(self) -> RuntimeFacts | None:
+        """Times under a runtime profile that a summary tells: that of its portfolio, or its own."""
+        return self.portfolio.runtime if self.portfolio else self.runtime
+
+    @property
     def runtime_point(self) -> RuntimePoint | None:
         """Time under the runtime profile at the schedule's own size, or the largest of its file, if a summary tells one."""
-        facts = self.portfolio.runtime if self.portfolio else self.runtime
+        facts = self.runtime_facts
         points = [point for point in (facts.points if facts else ()) if point.range == self.position]
         own = [point for point in points if point.size_bytes == self.size_bytes]
         found = own or points
@@ -267,7 +272,7 @@ def _sweep(found_items: Sequence[tuple[Item, Schedule]], sizes: SizeRange) -> Si
                 if size not in found or time_us < found[size].time_us:
                     found[size] = _point(size, time_us, factor, bounds.at(size).time_us, item.name)
         points = tuple(point for _, point in sorted(found.items()))
-        facts = group[0].portfolio.runtime if group[0].portfolio else group[0].runtime
+        facts = group[0].runtime_facts
         if facts is not None and (runtime := _under(facts, group, factor, sizes)):
             under.append(SizeLine(f"{name}, profile {facts.profile}", runtime, facts.profile))
             name = f"{name}, links and ports alone"
@@ -340,7 +345,7 @@ def _point(size_bytes: float, time_us: float, factor: float, bound_us: float, na
 
 def title_of(item: Item) -> str:
     """Heading of an item."""
-    topology, size = item.schedule.topology, item.size_bytes
+    topology = item.schedule.topology
     what = f"{item.what} on {topology.name}, {topology.num_ranks} ranks"
     to_deliver = " to deliver" if item.is_demand else ""
-    return f"{what}, {format_size(size)}{to_deliver}" if size is not None else what
+    return f"{what}, {format_size(item.size_bytes)}{to_deliver}"

@@ -19,7 +19,7 @@ from taccl_py.report.figures import (
     topology_figure,
 )
 from taccl_py.report.items import Item, SizeSweep, title_of
-from taccl_py.report.view import demand_schedule_record, program_record, schedule_record
+from taccl_py.report.view import program_record, schedule_record
 from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import ANY_ALGORITHM, Origin
 from taccl_py.units import format_gap, format_rate, format_size, format_time, relative_gap
@@ -176,7 +176,7 @@ def _runtime_cells(item: Item) -> list[str]:
 def model_words(items: Sequence[Item]) -> str:
     """Sentence on what the times of a report include."""
     plain = "of links and ports alone (runtime profile neutral), without launch, protocols and threadblocks"
-    facts = [item.portfolio.runtime if item.portfolio else item.runtime for item in items]
+    facts = [item.runtime_facts for item in items]
     profiles = sorted({one.title for one in facts if one is not None and one.points})
     if not profiles:
         return f"Times are predictions {plain}."
@@ -252,10 +252,7 @@ def _legend(num_ranks: int) -> str:
 
 
 def _tables(item: Item) -> list[str]:
-    if isinstance(item.schedule, DemandSchedule):
-        record = demand_schedule_record(item.schedule, item.timeline)
-    else:
-        record = schedule_record(item.schedule, item.timeline)
+    record = schedule_record(item.schedule, item.timeline)
     steps = [
         [str(row["step"]), format_time(row["start_us"]), format_time(row["end_us"]), str(row["messages"]), str(row["reduces"]),
          str(row["chunks"]), format_size(row["bytes"]), str(row["links"])]

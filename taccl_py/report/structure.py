@@ -14,6 +14,7 @@ from typing import Any
 
 from taccl_py.collective import COMBINING, Address, Buffer, Kind
 from taccl_py.lowering.program import Op, Program, Step, Threadblock
+from taccl_py.units import format_count
 
 Edge = tuple[int, int]
 _MOST_NAMED = 4  # rings that a sentence lists
@@ -65,11 +66,11 @@ class Phase:
         """A few words."""
         depth = max(tree.depth for tree in self.trees)
         return {
-            "ring": _counted(len(self.rings), "ring"),
+            "ring": format_count(len(self.rings), "ring"),
             "direct": "direct sends",
             "exchange": f"exchanges in {depth} hops",
-            "chain": f"{_counted(len(self.trees), 'chain')} of {depth} links",
-        }.get(self.shape, f"{_counted(len(self.trees), 'tree')} of depth {depth}")
+            "chain": f"{format_count(len(self.trees), 'chain')} of {depth} links",
+        }.get(self.shape, f"{format_count(len(self.trees), 'tree')} of depth {depth}")
 
     def __str__(self) -> str:
         """One clause."""
@@ -78,18 +79,16 @@ class Phase:
         if self.shape == "ring":
             named = "; ".join(" ".join(map(str, ring)) for ring in self.rings[:_MOST_NAMED])
             more = " ..." if len(self.rings) > _MOST_NAMED else ""
-            return f"{what} go around {_counted(len(self.rings), 'ring')} ({named}{more})"
+            return f"{what} go around {format_count(len(self.rings), 'ring')} ({named}{more})"
         if self.shape == "exchange":
             return f"{what} are exchanged in both directions, in {depth} hops"
         if self.shape == "direct":
             return f"{what} go straight from rank to rank"
         if self.shape == "chain":
-            return f"{what} go along {_counted(len(self.trees), 'chain')} of {depth} links"
-        return f"{what} go along {_counted(len(self.trees), 'tree')} of depth {depth}, at most {fan} links at a rank"
-
-
-def _counted(number: int, name: str) -> str:
-    return f"{number} {name}" if number == 1 else f"{number} {name}s"
+            return f"{what} go along {format_count(len(self.trees), 'chain')} of {depth} links"
+        return (
+            f"{what} go along {format_count(len(self.trees), 'tree')} of depth {depth}, at most {fan} links at a rank"
+        )
 
 
 def find_phases(program: Program) -> tuple[Phase, ...]:

@@ -83,5 +83,5 @@ def groups_table(result: dict[str, Any]) -> Table:
     size = result["groups"][0]["size_bytes"]
     what = result["collective"] if result["collective"] != "several" else "collectives"
     title = f"{what} of {format_count(len(result['groups']), 'group')} at once"
-    title += f", {format_size(size)} each; {ON_WIRES}" if is_even and size is not None else f"; {ON_WIRES}"
+    title += f", {format_size(size)} each; {ON_WIRES}" if is_even else f"; {ON_WIRES}"
     return plain_table(title, ("", "together"), rows)

@@ -114,12 +114,21 @@ def _deliveries(program: Program, steps: RuntimeSteps) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for connection, sends in sent.items():
         for before, after in zip(sends, received[connection], strict=True):
-            common = {"name": "brings", "cat": "data", "id": len(found) // 2}
-            leave_us = before.start_us + (before.end_us - before.start_us) * (1 - 1e-6)
-            arrive_us = after.start_us + (after.end_us - after.start_us) * (1 - 1e-6)
-            found.append({**common, "ph": "s", "pid": before.rank, "tid": before.threadblock, "ts": leave_us})
-            found.append({**common, "ph": "f", "bp": "e", "pid": after.rank, "tid": after.threadblock, "ts": arrive_us})
+            begin = {"pid": before.rank, "tid": before.threadblock, "ts": _almost_end_us(before)}
+            end = {"pid": after.rank, "tid": after.threadblock, "ts": _almost_end_us(after)}
+            found += _arrow(len(found) // 2, begin, end)
     return found
+
+
+def _arrow(number: int, begin: dict[str, float], end: dict[str, float]) -> list[dict[str, Any]]:
+    """From one process, thread and moment to another."""
+    common = {"name": "brings", "cat": "data", "id": number}
+    return [{**common, "ph": "s", **begin}, {**common, "ph": "f", "bp": "e", **end}]
+
+
+def _almost_end_us(drawn: Transfer | RuntimeStep) -> float:
+    """A moment before the end: an arrow leaves from inside a slice."""
+    return drawn.start_us + (drawn.end_us - drawn.start_us) * (1 - 1e-6)
 
 
 def _named(what: str, name: str, process: int, thread: int = 0) -> dict[str, Any]:
@@ -159,17 +168,10 @@ def _short(chunks: tuple[int, ...]) -> str:
 def _arrows(schedule: Schedule, timeline: Timeline) -> list[dict[str, Any]]:
     """From every message to those that wait for what it brings."""
     when = {transfer.message: transfer for transfer in timeline.transfers}
-    found = []
-    number = 0
+    found: list[dict[str, Any]] = []
     for index, turn in enumerate(decisions(schedule)):
         for other in turn.waits_for:
             before, after = when[other], when[index]
-            common = {"name": "brings", "cat": "data", "id": number}
-            # An arrow leaves from inside a slice: a moment before its end.
-            leave_us = before.start_us + (before.end_us - before.start_us) * (1 - 1e-6)
-            found.append({**common, "ph": "s", "pid": before.src, "tid": before.link, "ts": leave_us})
-            found.append(
-                {**common, "ph": "f", "bp": "e", "pid": after.src, "tid": after.link, "ts": after.start_us}
-            )  # fmt: skip
-            number += 1
+            begin = {"pid": before.src, "tid": before.link, "ts": _almost_end_us(before)}
+            found += _arrow(len(found) // 2, begin, {"pid": after.src, "tid": after.link, "ts": after.start_us})
     return found

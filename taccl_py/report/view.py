@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,30 +29,18 @@ _LITTLE = 0.25
 _LEAST_COLUMNS = 20
 
 
-def schedule_record(schedule: Schedule, timeline: Timeline) -> dict[str, Any]:
-    """Return the JSON object of a schedule and its replay; times are microseconds."""
-    collective, origin = schedule.collective, schedule.origin
-    return {
-        **_facts(str(collective.kind), schedule.topology, timeline),
-        "engine": origin.engine if origin else None,
-        "bound_us": origin.bound_us if origin else None,
-        "chunks": collective.num_chunks,
-        "chunk_bytes": schedule.chunk_bytes,
-        "steps": _steps(schedule, timeline),
-        "traffic": _traffic(schedule.topology, timeline),
-        "transfers": [_transfer(each, schedule) for each in timeline.transfers],
-        "critical_path": _critical_path(schedule),
-    }
-
-
-def demand_schedule_record(schedule: DemandSchedule, timeline: Timeline) -> dict[str, Any]:
-    """Return the JSON object of a schedule of a demand and its replay; times are microseconds."""
+def schedule_record(schedule: Schedule | DemandSchedule, timeline: Timeline) -> dict[str, Any]:
+    """Return the JSON object of a schedule of a collective or a demand, and its replay; times are microseconds."""
     origin = schedule.origin
+    if isinstance(schedule, Schedule):
+        chunks = {"chunks": schedule.collective.num_chunks, "chunk_bytes": schedule.chunk_bytes}
+    else:
+        chunks = {"chunks": len(schedule.demand.chunks)}
     return {
-        **_facts(schedule.demand.name, schedule.topology, timeline),
+        **_facts(str(schedule.subject), schedule.topology, timeline),
         "engine": origin.engine if origin else None,
         "bound_us": origin.bound_us if origin else None,
-        "chunks": len(schedule.demand.chunks),
+        **chunks,
         "steps": _steps(schedule, timeline),
         "traffic": _traffic(schedule.topology, timeline),
         "transfers": [_transfer(each, schedule) for each in timeline.transfers],
@@ -83,7 +71,7 @@ def program_record(
         "channels": program.num_channels,
         "structure": [] if program.kind is None else structure_record(find_phases(program)),
         "gpus": _gpus(program),
-        "pairs": _pairs(program),
+        "pairs": _program_pairs(program),
     }
 
 
@@ -128,23 +116,14 @@ def _plan_gpu(gpu: PlanGpu) -> dict[str, Any]:
 
 def _plan_pairs(plan: Plan) -> list[dict[str, Any]]:
     """Chunks put from rank to rank, and the types of channels that they take."""
-    chunks: Counter[tuple[int, int]] = Counter()
-    puts: Counter[tuple[int, int]] = Counter()
-    types: dict[tuple[int, int], set[str]] = {}
-    for gpu in plan.gpus:
-        for block in gpu.blocks:
-            for operation in block.operations:
-                if operation.target is None:
-                    continue
-                for rank in _receivers(gpu, block, operation):
-                    pair = (gpu.rank, rank)
-                    chunks[pair] += operation.target.count
-                    puts[pair] += 1
-                    types.setdefault(pair, set()).add(operation.channel_type)
-    return [
-        {"src": src, "dst": dst, "sends": puts[src, dst], "chunks": chunks[src, dst], "channels": sorted(types[src, dst])}
-        for src, dst in sorted(chunks)
-    ]  # fmt: skip
+    return _pairs(
+        (gpu.rank, rank, operation.target.count, operation.channel_type)
+        for gpu in plan.gpus
+        for block in gpu.blocks
+        for operation in block.operations
+        if operation.target is not None
+        for rank in _receivers(gpu, block, operation)
+    )
 
 
 def _receivers(gpu: PlanGpu, block: PlanBlock, operation: Operation) -> tuple[int, ...]:
@@ -262,23 +241,26 @@ def _gpus(program: Program) -> list[dict[str, Any]]:
     return rows
 
 
-def _pairs(program: Program) -> list[dict[str, Any]]:
+def _program_pairs(program: Program) -> list[dict[str, Any]]:
     """Chunks from rank to rank, and the channels that they take."""
-    chunks: Counter[tuple[int, int]] = Counter()
-    sends: Counter[tuple[int, int]] = Counter()
-    channels: dict[tuple[int, int], set[int]] = {}
-    for gpu in program.gpus:
-        for block in gpu.threadblocks:
-            for step in block.steps:
-                if step.op.sends:
-                    pair = (gpu.rank, block.send_peer)
-                    chunks[pair] += step.count
-                    sends[pair] += 1
-                    channels.setdefault(pair, set()).add(block.channel)
-    return [
-        {"src": src, "dst": dst, "sends": sends[src, dst], "chunks": chunks[src, dst], "channels": sorted(channels[src, dst])}
-        for src, dst in sorted(chunks)
-    ]  # fmt: skip
+    return _pairs(
+        (gpu.rank, block.send_peer, step.count, block.channel)
+        for gpu in program.gpus
+        for block in gpu.threadblocks
+        for step in block.steps
+        if step.op.sends
+    )
+
+
+def _pairs(sends: Iterable[tuple[int, int, int, Any]]) -> list[dict[str, Any]]:
+    """A row for every two ranks, of sends by source, target, number of chunks, and channel."""
+    rows: dict[tuple[int, int], dict[str, Any]] = {}
+    for src, dst, count, channel in sends:
+        row = rows.setdefault((src, dst), {"src": src, "dst": dst, "sends": 0, "chunks": 0, "channels": set()})
+        row["sends"] += 1
+        row["chunks"] += count
+        row["channels"].add(channel)
+    return [row | {"channels": sorted(row["channels"])} for _, row in sorted(rows.items())]
 
 
 def view_tables(record: dict[str, Any], most_rows: int) -> list[Table]:
