@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +17,7 @@ from taccl_py.cli.options import (
     echo_json,
     json_option,
     make_degradation,
+    make_request,
     runtime_option,
     runtime_profile_option,
 )
@@ -81,7 +83,7 @@ def bound(as_json: bool, by_switch: bool, **values: Any) -> None:
         bound_demand(values, as_json=as_json)
         return
     from taccl_py.api.search import analyse, wanted_sizes
-    from taccl_py.pipeline.resolve import Request, make_demand
+    from taccl_py.pipeline.resolve import make_demand
     from taccl_py.report.bounds import bounds_record, bounds_table
     from taccl_py.report.tables import print_table
 
@@ -91,13 +93,8 @@ def bound(as_json: bool, by_switch: bool, **values: Any) -> None:
             "--size and --sizes contradict each other; leave one out", path="command line", field="--sizes"
         )
     demand = make_demand(
-        Request(
-            topology=values["topology"],
-            kind=values["collective"],
-            sketch=values["sketch"],
-            nodes=values["nodes"],
-            ranks=values["ranks"],
-            root=values["root"],
+        replace(
+            make_request(values),
             size_bytes=size if sizes is None else sizes.low_bytes,
             degradation=make_degradation(values),
         )

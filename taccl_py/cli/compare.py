@@ -21,6 +21,7 @@ from taccl_py.cli.options import (
     echo_json,
     gpu_option,
     json_option,
+    make_request,
     runtime_option,
     runtime_profile_option,
 )
@@ -224,7 +225,6 @@ def _request(values: dict[str, Any], stop: threading.Event) -> Request:
     InputError
         If a sketch is named although nothing is searched.
     """
-    from taccl_py.pipeline.resolve import Request
     from taccl_py.synthesis.engine import Options
 
     if values["directory"] is not None and values["sketch"]:
@@ -233,13 +233,8 @@ def _request(values: dict[str, Any], stop: threading.Event) -> Request:
             path="command line",
             field="--sketch",
         )
-    return Request(
-        topology=values["topology"],
-        kind=values["collective"],
-        sketch=values["sketch"],
-        nodes=values["nodes"],
-        ranks=values["ranks"],
-        root=values["root"],
+    return replace(
+        make_request(values),
         engine=AUTO,
         options=Options(limits=budgeted(values, COMPARE_LIMIT_S, stop)),
     )

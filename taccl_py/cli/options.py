@@ -39,6 +39,7 @@ from taccl_py.units import Left, SizeRange, parse_left, parse_ranks, parse_size,
 if TYPE_CHECKING:
     from taccl_py.lowering.lower import LoweringOptions
     from taccl_py.lowering.mscclpp import PlanOptions
+    from taccl_py.pipeline.resolve import Request
     from taccl_py.profiles.model import RuntimeProfile
     from taccl_py.topology.model import Topology
 
@@ -175,6 +176,20 @@ def degradation_options(command: F) -> F:
     for decorator in reversed(decorators):
         command = decorator(command)
     return command
+
+
+def make_request(values: dict[str, Any]) -> Request:
+    """Request for the collective of some ranks of a machine that the command line names, with what is usual for all else."""
+    from taccl_py.pipeline.resolve import Request
+
+    return Request(
+        topology=values["topology"],
+        kind=values["collective"],
+        sketch=values["sketch"],
+        nodes=values["nodes"],
+        ranks=values["ranks"],
+        root=values["root"],
+    )
 
 
 def make_degradation(values: dict[str, Any]) -> Degradation:

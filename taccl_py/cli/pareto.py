@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from taccl_py.answer import Ended
-from taccl_py.cli.options import KIND, OUTPUT, RANKS, SIZE_RANGE, budget_options, budgeted, echo_json, json_option
+from taccl_py.cli.options import (
+    KIND,
+    OUTPUT,
+    RANKS,
+    SIZE_RANGE,
+    budget_options,
+    budgeted,
+    echo_json,
+    json_option,
+    make_request,
+)
 from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError, LimitReached
 from taccl_py.jsonio import canonical_json, write_all
@@ -68,20 +78,13 @@ def pareto(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: s
       taccl pareto ring:8 alltoall --max-chunks 2
       taccl pareto dgx1 broadcast --max-chunks 6 -o points/
     """
-    from taccl_py.pipeline.resolve import Request, make_demand
+    from taccl_py.pipeline.resolve import make_demand
     from taccl_py.pipeline.search import require_valid
     from taccl_py.report.pareto import front_record, front_tables
     from taccl_py.synthesis.pareto import WalkLimits, pareto_front
 
     stop = threading.Event()
-    request = Request(
-        topology=values["topology"],
-        kind=values["collective"],
-        sketch=values["sketch"],
-        nodes=values["nodes"],
-        ranks=values["ranks"],
-        root=values["root"],
-    )
+    request = make_request(values)
     if output is not None and (output.is_file() or output.suffix in (".json", ".xml")):
         raise InputError("several schedules are written; name a directory with -o", path=str(output))
     demand = make_demand(request)

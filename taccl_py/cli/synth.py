@@ -45,6 +45,7 @@ from taccl_py.cli.options import (
     lowering_options,
     make_degradation,
     make_lowering_options,
+    make_request,
     runtime_profile_option,
 )
 from taccl_py.cli.progress import watched
@@ -242,17 +243,11 @@ def _request(values: dict[str, Any], stop: threading.Event) -> Request:
         If one contradicts another.
     """
     from taccl_py.api.search import with_defaults
-    from taccl_py.pipeline.resolve import Request
 
     limits = Limits(seed=values["seed"], scheduler=values["scheduler"], stop=stop)
-    request = Request(
-        topology=values["topology"],
-        kind=values["collective"],
-        sketch=values["sketch"],
-        nodes=values["nodes"],
+    request = replace(
+        make_request(values),
         size_bytes=values["size"],
-        ranks=values["ranks"],
-        root=values["root"],
         chunks_per_rank=values["chunks"],
         options=Options(solver=values["solver"], limits=limits, trees=values["trees"]),
         degradation=make_degradation(values),
