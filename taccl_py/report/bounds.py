@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from taccl_py.collective import Collective
-from taccl_py.report.tables import plain_table
+from taccl_py.report.tables import machine_facts, plain_table
 from taccl_py.synthesis.bounds import DemandBounds, helpful_switches
 from taccl_py.synthesis.engine import Demand
 from taccl_py.units import algbw_gbps, format_rate, format_size, format_time
@@ -69,9 +69,7 @@ def bounds_record(
     )
     return {
         "collective": str(demand.kind),
-        "topology": topology.name,
-        "num_ranks": topology.num_ranks,
-        "num_nodes": topology.num_nodes,
+        **machine_facts(topology),
         "root": demand.root,
         "switch": by_switch if helpful_switches(topology, demand.kind) else None,
         **profile,

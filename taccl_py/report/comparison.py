@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from taccl_py.baselines.compare import BaselineComparison, ComparedSize, MeasuredLog, MeasuredSize
 from taccl_py.baselines.library import Family
 from taccl_py.baselines.nccl_time import ALGORITHMS
-from taccl_py.report.tables import plain_table
+from taccl_py.report.tables import machine_facts, plain_table
 from taccl_py.runtimes import RCCL
 from taccl_py.units import format_gap, format_size, format_time
 
@@ -38,9 +38,7 @@ def comparison_record(comparison: BaselineComparison) -> dict[str, Any]:
         }  # fmt: skip
     return {
         "collective": str(demand.kind),
-        "topology": demand.topology.name,
-        "num_ranks": demand.topology.num_ranks,
-        "num_nodes": demand.topology.num_nodes,
+        **machine_facts(demand.topology),
         "root": demand.root,
         "sketch": demand.sketch.name if demand.sketch else "",
         "nccl_tuner": tuner,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taccl_py.report.tables import fact_table, plain_table
+from taccl_py.report.tables import fact_table, machine_facts, plain_table
 from taccl_py.units import format_gap, format_rate, format_size, format_time
 
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ def _asked(topology: Topology, demand: DataDemand, known: KnownDemand | None) ->
     return {
         "demand": demand.name,
         "collective": None if known is None else str(known.kind),
-        "topology": topology.name,
-        "num_ranks": topology.num_ranks,
-        "num_nodes": topology.num_nodes,
+        **machine_facts(topology),
         "chunks": len(demand.chunks),
         "dtype": demand.dtype,
         "total_bytes": demand.total_bytes,

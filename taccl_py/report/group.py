@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from taccl_py.report.tables import ON_WIRES, plain_table
+from taccl_py.report.tables import ON_WIRES, machine_facts, plain_table
 from taccl_py.schedule.ir import Message
 from taccl_py.units import algbw_gbps, format_gap, format_rate, format_size, format_time
 
@@ -23,9 +23,7 @@ def group_record(synthesis: GroupSynthesis) -> dict[str, Any]:
     schedule, topology = synthesis.schedule, synthesis.schedule.topology
     return {
         "collective": str(schedule.kind),
-        "topology": topology.name,
-        "num_ranks": topology.num_ranks,
-        "num_nodes": topology.num_nodes,
+        **machine_facts(topology),
         "chunks_per_rank": schedule.chunks_per_rank,
         "size_bytes": round(schedule.size_bytes),
         "status": schedule.origin.status if schedule.origin else "",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from taccl_py.portfolio.build import Portfolio
 from taccl_py.portfolio.rows import PortfolioFile, SizeRow
-from taccl_py.report.tables import plain_table
+from taccl_py.report.tables import machine_facts, plain_table
 from taccl_py.units import algbw_gbps, format_gap, format_rate, format_size, format_time
 
 if TYPE_CHECKING:
@@ -34,9 +34,7 @@ def portfolio_record(portfolio: Portfolio, files: Sequence[str]) -> dict[str, An
     names = list(files) or [""] * len(portfolio.members)
     return {
         "collective": str(demand.kind),
-        "topology": demand.topology.name,
-        "num_ranks": demand.topology.num_ranks,
-        "num_nodes": demand.topology.num_nodes,
+        **machine_facts(demand.topology),
         "root": demand.root,
         "sketch": demand.sketch.name if demand.sketch else "",
         "engine": "auto",

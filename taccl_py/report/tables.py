@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from taccl_py.pipeline.deliver import Lowered
     from taccl_py.synthesis.suggest import Suggestion
+    from taccl_py.topology.model import Topology
 
 # Formats of files that tell of schedules and are none: of one answer, of a range of sizes, of a front, of an answer in a catalogue.
 SUMMARY_FORMAT, PORTFOLIO_FORMAT, FRONT_FORMAT, RESULT_FORMAT = (
@@ -34,6 +35,11 @@ INDEX_FORMATS = (SUMMARY_FORMAT, PORTFOLIO_FORMAT, FRONT_FORMAT, RESULT_FORMAT)
 SUMMARY_FILE, RESULT_FILE = "summary.json", "result.json"
 
 
+def machine_facts(topology: Topology) -> dict[str, Any]:
+    """Name and size of a machine, in the JSON objects of results on it."""
+    return {"topology": topology.name, "num_ranks": topology.num_ranks, "num_nodes": topology.num_nodes}
+
+
 def record(answer: Answer, lowered: Lowered | None, files: Sequence[str]) -> dict[str, Any]:
     """Return the JSON object of an answer; keys are stable, other programs rely on them.
 
@@ -45,9 +51,7 @@ def record(answer: Answer, lowered: Lowered | None, files: Sequence[str]) -> dic
     moved = sum(len(message.chunks) for message in schedule.messages)
     result: dict[str, Any] = {
         "collective": str(collective.kind),
-        "topology": topology.name,
-        "num_ranks": topology.num_ranks,
-        "num_nodes": topology.num_nodes,
+        **machine_facts(topology),
         "root": collective.root,
         "chunks_per_rank": collective.chunks_per_rank,
         "sketch": provenance.sketch,

@@ -11,7 +11,7 @@ from taccl_py.lowering.plan import Operation, Plan, PlanBlock, PlanGpu
 from taccl_py.lowering.program import Program
 from taccl_py.profiles.model import NEUTRAL
 from taccl_py.report.structure import find_phases, structure_record
-from taccl_py.report.tables import plain_table
+from taccl_py.report.tables import machine_facts, plain_table
 from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.critical_path import critical_path
@@ -139,9 +139,7 @@ def _receivers(gpu: PlanGpu, block: PlanBlock, operation: Operation) -> tuple[in
 def _facts(kind: str, topology: Topology, timeline: Timeline) -> dict[str, Any]:
     return {
         "collective": kind,
-        "topology": topology.name,
-        "num_ranks": topology.num_ranks,
-        "num_nodes": topology.num_nodes,
+        **machine_facts(topology),
         "size_bytes": round(timeline.size_bytes),
         "runtime_profile": NEUTRAL,
         "makespan_us": timeline.makespan_us,
