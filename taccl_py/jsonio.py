@@ -113,6 +113,11 @@ def _decode(blocks: Iterable[bytes], path: str, *, is_file: bool) -> str:
     return text[1:] if text.startswith(_MARK) and text[1:].lstrip()[:1] not in _BEGINS["XML"] else text
 
 
+def is_json(path: Path, text: str) -> bool:
+    """True if a file is meant to be JSON, by its name or by how it begins."""
+    return path.suffix == ".json" or text.lstrip()[:1] == "{"
+
+
 def refuse_form(text: str, path: str, form: str, needed: str, advice: str) -> None:
     """Refuse a text that is of the other form, XML or JSON, which a parser would only call malformed.
 

@@ -12,7 +12,7 @@ from taccl_py.api.policy import runtime_named
 from taccl_py.collective import Kind
 from taccl_py.demand import DataDemand
 from taccl_py.errors import InputError, Violation, require_verdict
-from taccl_py.jsonio import format_of, parse_json, read_text
+from taccl_py.jsonio import format_of, is_json, parse_json, read_text
 from taccl_py.pipeline.demands import DemandAnswer
 from taccl_py.runtimes import LEGACY, MSCCLPP, Runtime
 from taccl_py.schedule.demand_files import read_demand_schedule
@@ -93,15 +93,15 @@ def _file_violations(
     file: Path, demand: DataDemand | None, wanted: Kind | None, root: int | None, target: Runtime
 ) -> tuple[Violation, ...]:
     text, name = read_text(file), str(file)
-    is_json = file.suffix == ".json" or text.lstrip()[:1] == "{"
-    if is_json and format_of(text, name) == DEMAND_SCHEDULE_FORMAT:
+    of_json = is_json(file, text)
+    if of_json and format_of(text, name) == DEMAND_SCHEDULE_FORMAT:
         return _demand_violations(read_demand_schedule(text, name), demand, wanted, root)
     if demand is not None:
-        if is_json and not is_plan(parse_json(text, name)):
+        if of_json and not is_plan(parse_json(text, name)):
             _refuse_demand()
         _refuse_kind(wanted, root)
         target = LEGACY
-    if not is_json:
+    if not of_json:
         return _decided(name, verify_program(text, target, kind=wanted, root=root, demand=demand))
     if format_of(text, name) == GROUP_FORMAT:
         return group_violations(read_group(text, name), wanted, root)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from taccl_py.api.policy import AUTO, chosen_runtime
 from taccl_py.errors import InputError, require_verdict
-from taccl_py.jsonio import format_of, parse_json, read_text
+from taccl_py.jsonio import format_of, is_json, parse_json, read_text
 from taccl_py.runtimes import CUSTOM, LEGACY, MSCCLPP, Runtime
 from taccl_py.schedule.files import DEMAND_SCHEDULE_FORMAT
 from taccl_py.units import nearest_within
@@ -142,7 +142,7 @@ def load_subject(file: Path, placed: Placed, *, verified: bool, needs_machine: b
     from taccl_py.verify.mscclpp import is_plan
 
     text = read_text(file)
-    if file.suffix == ".json" or text.lstrip()[:1] == "{":
+    if is_json(file, text):
         if format_of(text, str(file)) is None and is_plan(parse_json(text, str(file))):
             return _load_plan(file, text, placed, verified=verified, needs_machine=needs_machine)
         why = f"is for XML files, but {file} is a schedule, which carries its machine"

@@ -14,7 +14,7 @@ import click
 from taccl_py.cli.options import KIND, echo_json, json_option, told_runtime, told_runtime_option
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact, Unsupported, UnsupportedFeature, Violation
-from taccl_py.jsonio import format_of, parse_json, read_text
+from taccl_py.jsonio import format_of, is_json, parse_json, read_text
 from taccl_py.releases import DEFAULT_FOLDER
 from taccl_py.report.tables import INDEX_FORMATS, SUMMARY_FILE, SUMMARY_FORMAT
 from taccl_py.runtimes import LEGACY, MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
@@ -25,8 +25,8 @@ from taccl_py.units import format_count, format_size, format_time
 if TYPE_CHECKING:
     from taccl_py.demand import DataDemand
     from taccl_py.schedule.for_demand import DemandSchedule
-    from taccl_py.verify.msccl import ProgramFacts
-    from taccl_py.verify.mscclpp import PlanFacts
+    from taccl_py.verify.msccl import ProgramFacts, ProgramVerdict
+    from taccl_py.verify.mscclpp import PlanFacts, PlanVerdict
 
 # Rules by which a person is told of the cause, and not of what follows from it. Where the text cannot be read, elements seem to
 # be missing; what is no number counts as another one, and an element without one of its attributes as none at all.
@@ -148,13 +148,13 @@ def verify_file(path: Path, runtime: Runtime, kind: Kind | None = None, root: in
 
     try:
         text = read_text(path)
-        if _is_json(path, text):
+        if is_json(path, text):
             return _verify_json(path, text, kind, root)
         verdict = verify_program(text, runtime, kind=kind, root=root)
         facts = _describe(verdict.facts, runtime) if verdict.facts else ""
         if facts and not verdict.violations and not verdict.unsupported:
             facts += _describe_structure(path, text, runtime)
-        return _result(path, verdict.violations, facts, verdict.notes, verdict.unsupported, runtime)
+        return _program_result(path, verdict, facts, runtime)
     except InputError as error:
         return _unread(path, error)
 
@@ -165,7 +165,7 @@ def _verify_json(path: Path, text: str, kind: Kind | None, root: int | None) -> 
 
     stated = format_of(text, str(path))
     if stated in INDEX_FORMATS:
-        return _result(path, (), "a summary, nothing to verify", ())
+        return _result(path, (), "a summary, nothing to verify")
     if stated == INDEX_OF_GROUPS:
         return _verify_together(path, text)
     if stated == GROUP_FORMAT:
@@ -174,11 +174,11 @@ def _verify_json(path: Path, text: str, kind: Kind | None, root: int | None) -> 
         return _verify_demand(path, text, kind, is_schedule=stated == DEMAND_SCHEDULE_FORMAT)
     if is_plan(parse_json(text, str(path))):
         plan = verify_plan(text, str(path), kind=kind, root=root)
-        return _result(path, plan.violations, _describe_plan(plan.facts), plan.notes, plan.unsupported)
+        return _program_result(path, plan, _describe_plan(plan.facts))
     schedule = read_schedule(text, str(path))
     collective = schedule.collective
     facts = f"{collective.kind} schedule, {collective.num_ranks} ranks, {format_time(schedule.makespan_us)}"
-    return _result(path, verify_any(schedule, kind=kind, root=root), facts, ())
+    return _result(path, verify_any(schedule, kind=kind, root=root), facts)
 
 
 def _verify_group(path: Path, text: str, kind: Kind | None, root: int | None) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def _verify_group(path: Path, text: str, kind: Kind | None, root: int | None) ->
     schedule = read_group(text, str(path))
     ranks, time = schedule.topology.num_ranks, format_time(schedule.makespan_us)
     violations = group_violations(schedule, kind, root)
-    return _result(path, violations, f"{schedule.kind} group schedule, {ranks} ranks, {time}", ())
+    return _result(path, violations, f"{schedule.kind} group schedule, {ranks} ranks, {time}")
 
 
 def _verify_demand(path: Path, text: str, kind: Kind | None, *, is_schedule: bool) -> dict[str, Any]:
@@ -202,14 +202,10 @@ def _verify_demand(path: Path, text: str, kind: Kind | None, *, is_schedule: boo
     if not is_schedule:
         demand = read_demand(text, str(path))
         chunks = format_count(len(demand.chunks), "chunk")
-        return _result(
-            path,
-            (),
-            f"{demand.title}, {demand.num_ranks} ranks, {chunks}, {format_size(demand.total_bytes)} to deliver",
-            (),
-        )
+        delivered = format_size(demand.total_bytes)
+        return _result(path, (), f"{demand.title}, {demand.num_ranks} ranks, {chunks}, {delivered} to deliver")
     schedule = read_demand_schedule(text, str(path))
-    return _result(path, verify_demand_schedule(schedule), _schedule_facts(schedule), ())
+    return _result(path, verify_demand_schedule(schedule), _schedule_facts(schedule))
 
 
 def _verify_against(path: Path, demand: Path) -> list[dict[str, Any]]:
@@ -228,19 +224,19 @@ def _verify_one_against(file: Path, asked: DataDemand, demand: Path) -> dict[str
 
     try:
         text = read_text(file)
-        if _is_json(file, text) and is_plan(parse_json(text, str(file))):
+        if is_json(file, text) and is_plan(parse_json(text, str(file))):
             verdict = verify_plan(text, str(file), demand=asked)
             blocks = format_count(verdict.facts.max_threadblocks, "threadblock")
             facts = f"plan for {MSCCLPP.name}, {verdict.facts.num_ranks} ranks, {blocks} a GPU, for {demand}"
-            return _result(file, verdict.violations, facts, verdict.notes, verdict.unsupported)
-        if not _is_json(file, text):
+            return _program_result(file, verdict, facts)
+        if not is_json(file, text):
             checked = verify_program(text, LEGACY, demand=asked)
             facts = f"XML for {LEGACY.name}, {asked.num_ranks} ranks, for {demand}"
-            return _result(file, checked.violations, facts, checked.notes, checked.unsupported)
+            return _program_result(file, checked, facts)
         schedule = read_demand_schedule(text, str(file))
     except InputError as error:
         return _unread(file, error)
-    return _result(file, verify_demand_schedule(schedule, asked), f"{_schedule_facts(schedule)}, for {demand}", ())
+    return _result(file, verify_demand_schedule(schedule, asked), f"{_schedule_facts(schedule)}, for {demand}")
 
 
 def _demand_files(path: Path) -> list[Path]:
@@ -307,7 +303,7 @@ def _verify_together(path: Path, text: str) -> dict[str, Any]:
     parts = [read_timed_group(path.parent, group) for group in groups]
     time = format_time(max((part.schedule.makespan_us for part in parts), default=0.0))
     facts = f"{format_count(len(parts), 'group')} together on {machine.name}, {machine.num_ranks} ranks, {time}"
-    return _result(path, verify_together(machine, parts), facts, ())
+    return _result(path, verify_together(machine, parts), facts)
 
 
 def _parts_of(path: Path) -> list[Path]:
@@ -404,18 +400,11 @@ def _verify_directory(path: Path, runtime: Runtime, kind: Kind | None, root: int
         raise InputError("holds no files for a runtime to load; name a directory that does", path=str(path))
     verdict = verify_directory(contents.files, runtime, kind=kind, root=root)
     results = [
-        _result(
-            path / name,
-            one.violations,
-            _describe(one.facts, runtime) if one.facts else "",
-            one.notes,
-            one.unsupported,
-            runtime,
-        )
+        _program_result(path / name, one, _describe(one.facts, runtime) if one.facts else "", runtime)
         for name, one in verdict.files.items()
     ]
     violations = tuple(sorted((*verdict.violations, *contents.violations)))
-    return [*results, _result(path, violations, describe_directory(verdict, runtime), (), runtime=runtime)]
+    return [*results, _result(path, violations, describe_directory(verdict, runtime), runtime=runtime)]
 
 
 def _plans_in(path: Path) -> list[Path]:
@@ -440,12 +429,9 @@ def _verify_plans(files: list[Path], kind: Kind | None, root: int | None) -> lis
         except InputError as error:
             unread.append(_unread(file, error))
     verdict = verify_plan_folder(texts, kind=kind, root=root)
-    results = [
-        _result(folder / name, one.violations, _describe_plan(one.facts), one.notes, one.unsupported)
-        for name, one in verdict.files.items()
-    ]
+    results = [_program_result(folder / name, one, _describe_plan(one.facts)) for name, one in verdict.files.items()]
     facts = f"{format_count(len(texts), 'plan')} for {MSCCLPP.name}"
-    whole = _result(folder, verdict.violations, facts, ())
+    whole = _result(folder, verdict.violations, facts)
     return [*unread, *results, whole, *_verify_table(folder.parent, folder.name)]
 
 
@@ -456,15 +442,11 @@ def _verify_table(folder: Path, inside: str) -> list[dict[str, Any]]:
 
     if inside != PLAN_FOLDER or not (folder / TABLE).is_file():
         return []
-    return [_result(folder / TABLE, verify_table(folder), "the table of these plans", ())]
-
-
-def _is_json(path: Path, text: str) -> bool:
-    return path.suffix == ".json" or text.lstrip()[:1] == "{"
+    return [_result(folder / TABLE, verify_table(folder), "the table of these plans")]
 
 
 def _result(
-    path: Path, violations: tuple[Violation, ...], facts: str, notes: tuple[str, ...],
+    path: Path, violations: tuple[Violation, ...], facts: str, notes: tuple[str, ...] = (),
     unsupported: tuple[UnsupportedFeature, ...] = (), runtime: Runtime | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Fields of a result; the runtime is the one whose rules decided, None where no choice of a runtime matters."""
@@ -483,9 +465,15 @@ def _result(
     }
 
 
+def _program_result(
+    path: Path, verdict: ProgramVerdict | PlanVerdict, facts: str, runtime: Runtime | None = None
+) -> dict[str, Any]:
+    return _result(path, verdict.violations, facts, verdict.notes, verdict.unsupported, runtime)
+
+
 def _unread(path: Path, error: InputError) -> dict[str, Any]:
     found = {"verdict": "invalid", "good": False, "exit_code": error.exit_code, "error": str(error)}
-    return _result(path, (), "", ()) | found
+    return _result(path, (), "") | found
 
 
 def _describe(facts: ProgramFacts, runtime: Runtime) -> str:

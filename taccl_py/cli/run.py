@@ -17,7 +17,7 @@ from taccl_py.cli.options import KIND, SIZE, SIZE_RANGE, echo_json, json_option
 from taccl_py.cli.subject import refuse_folder
 from taccl_py.errors import InputError, Interrupted, InvalidArtifact, TacclError, Violation
 from taccl_py.execute.plan import Backend, DataType, ExecutablePlan, Operator
-from taccl_py.jsonio import read_text
+from taccl_py.jsonio import is_json, read_text
 from taccl_py.report.runs import RunRow, rounding_notes, run_record, run_table, run_violation
 from taccl_py.report.tables import print_table
 from taccl_py.runtimes import RUNTIMES, Runtime
@@ -306,7 +306,7 @@ def _load(file: Path, values: dict[str, Any]) -> _RunFile:
     runtime = RUNTIMES[values["runtime"]]
     if text.lstrip()[:1] == "{" and is_one_sided(text, str(file)):
         return _load_one_sided(file, text, values)
-    if file.suffix == ".json" or text.lstrip()[:1] == "{":
+    if is_json(file, text):
         return _load_schedule(file, text, values, runtime)
     plan = read_plan(text, str(file), kind=values["collective"], root=values["root"])
     return _RunFile(plan, _predictor(file, text, values, runtime))
