@@ -166,6 +166,15 @@ LEGACY = Runtime(
 RUNTIMES = {runtime.name: runtime for runtime in (EXECUTOR, RCCL, LEGACY)}
 
 
+def loading_variables(runtime: Runtime, place: str) -> dict[str, str]:
+    """Environment variables with which a runtime loads the files in a directory, by name."""
+    if runtime.name == EXECUTOR.name:
+        return {"NCCL_MSCCL_ENABLE": "1", "MSCCL_ALGO_DIR": place}
+    if runtime.name == RCCL.name:
+        return {"RCCL_MSCCL_ENABLE": "1", "RCCL_MSCCL_FORCE_ENABLE": "1", "MSCCL_ALGO_DIR": place}
+    return {"MSCCL_CONFIG": f"{place}/{LEGACY_CONFIG}"}
+
+
 @dataclass(frozen=True, slots=True)
 class PlanRuntime:
     """A runtime that executes one-sided plans; apart from operations and alignment its loader checks none of these limits.

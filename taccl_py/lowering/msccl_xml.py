@@ -29,6 +29,15 @@ _CHILD = {"algo": "gpu", "gpu": "tb", "tb": "step"}
 _KNOWN = {parent: frozenset({child}) for parent, child in _CHILD.items()}
 
 
+def legacy_config(programs: Mapping[str, Program]) -> str:
+    """Configuration of the legacy runtime, by the place of each file; its ranges and protocols count instead of those of the files."""
+    lines = ["<msccl_algos>"]
+    for place, program in programs.items():
+        sizes = f'minbytes="{program.min_bytes}" maxbytes="{program.max_bytes + 1}"'
+        lines.append(f'  <load path="{place}" {sizes} proto="{program.protocol}"/>')
+    return "\n".join([*lines, "</msccl_algos>"]) + "\n"
+
+
 def emit_xml(program: Program, runtime: Runtime, written: dict[int, str] | None = None) -> str:
     """Return the text of a program for a runtime.
 

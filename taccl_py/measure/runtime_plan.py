@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, require_verdict
-from taccl_py.lowering.msccl_xml import emit_xml
+from taccl_py.lowering.msccl_xml import emit_xml, legacy_config
 from taccl_py.lowering.program import Program, Protocol, chunks_of_size
 from taccl_py.measure.runtime_programs import (
     all_pairs_allgather,
@@ -18,7 +18,7 @@ from taccl_py.measure.runtime_programs import (
     ring_allgather,
     ring_allreduce,
 )
-from taccl_py.runtimes import LEGACY, LEGACY_CONFIG, RCCL, Runtime
+from taccl_py.runtimes import LEGACY, LEGACY_CONFIG, RCCL, Runtime, loading_variables
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.model import Topology
 from taccl_py.verify.msccl import verify_program
@@ -75,7 +75,10 @@ def plan_calibration(topology: Topology, runtime: Runtime, machine: str) -> Cali
     names = [program.name for program in programs]
     texts = {f"{program.name}/{program.name}.xml": emit_xml(program, runtime) for program in programs}
     if runtime.name == LEGACY.name:
-        texts |= {f"{program.name}/{LEGACY_CONFIG}": _legacy_config(program) for program in programs}
+        texts |= {
+            f"{program.name}/{LEGACY_CONFIG}": legacy_config({f"{program.name}/{program.name}.xml": program})
+            for program in programs
+        }
     fit = f"taccl runtime fit *.log --xml */*.xml {machine} --runtime {runtime.name} -o profile.json"
     texts[SCRIPT] = _script(programs, runtime, topology, fit)
     return CalibrationPlan(MappingProxyType(texts), tuple(names), fit)
@@ -137,19 +140,12 @@ def _largest(first: int, most: int) -> int:
     return first
 
 
-def _legacy_config(program: Program) -> str:
-    load = f'<load path="{program.name}/{program.name}.xml" minbytes="0" maxbytes="{program.max_bytes + 1}" proto="{program.protocol}"/>'
-    return f"<msccl_algos>\n  {load}\n</msccl_algos>\n"
-
-
 def _script(programs: list[Program], runtime: Runtime, topology: Topology, fit: str) -> str:
     """The commands, for people who read them and for a shell."""
     tests = "rccl-tests" if runtime.name == RCCL.name else "nccl-tests"
-    variables = {
-        "executor": {"NCCL_MSCCL_ENABLE": "1", "MSCCL_ALGO_DIR": '"$PWD/$1"'},
-        "rccl": {"RCCL_MSCCL_ENABLE": "1", "RCCL_MSCCL_FORCE_ENABLE": "1", "MSCCL_ALGO_DIR": '"$PWD/$1"'},
-        "legacy": {"MSCCL_CONFIG": f'"$PWD/$1/{LEGACY_CONFIG}"', "NCCL_ALGO": "MSCCL,RING,TREE"},
-    }[runtime.name]
+    variables = loading_variables(runtime, "$PWD/$1") | (
+        {"NCCL_ALGO": "MSCCL,RING,TREE"} if runtime.name == LEGACY.name else {}
+    )
     passed = " ".join(f"-x {name}" for name in variables)
     return "\n".join([
         "#!/bin/sh",
@@ -162,7 +158,7 @@ def _script(programs: list[Program], runtime: Runtime, topology: Topology, fit: 
         f'LAUNCH=${{LAUNCH:-"mpirun -np {topology.num_ranks} {passed}"}}',
         "",
         "run() {  # name, program, smallest and largest size in bytes",
-        *[f"  export {name}={value}" for name, value in variables.items()],
+        *[f'  export {name}="{value}"' if "$" in value else f"  export {name}={value}" for name, value in variables.items()],
         f'  $LAUNCH "$TESTS/$2" -b "$3" -e "$4" -f {_FACTOR} -g 1 -w 20 -n 100 > "$1.log"',
         "}",
         "",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -12,11 +12,11 @@ from pathlib import Path
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact, LoweringError, Violation, require_verdict
 from taccl_py.jsonio import read_text
-from taccl_py.lowering.msccl_xml import emit_xml
+from taccl_py.lowering.msccl_xml import emit_xml, legacy_config
 from taccl_py.lowering.program import Program, chunks_of_size
 from taccl_py.pipeline.conversion import convert_and_verify
 from taccl_py.portfolio.precedence import outside, share_out
-from taccl_py.runtimes import EXECUTOR, LEGACY, LEGACY_CONFIG, MSCCLPP, RCCL, Runtime
+from taccl_py.runtimes import LEGACY, LEGACY_CONFIG, MSCCLPP, Runtime, loading_variables
 from taccl_py.units import Left
 from taccl_py.verify.msccl import DirectoryFile, DirectoryVerdict, ProgramVerifier, verify_directory, verify_program
 
@@ -277,7 +277,7 @@ def plan_installation(
     for name, one in verdict.files.items():
         require_verdict(f"{place}/{name}", (), one.unsupported)
     if runtime.name == LEGACY.name:
-        texts[LEGACY_CONFIG] = _config({_name(program): program for program in programs}, place)
+        texts[LEGACY_CONFIG] = legacy_config({f"{place}/{_name(program)}": program for program in programs})
     return Installation(texts, verdict, _environment(runtime, programs, place), tuple(notes))
 
 
@@ -293,21 +293,8 @@ def _name(program: Program) -> str:
     return f"{calls_name(program)}-{program.min_bytes:019d}-{high:019d}.xml"
 
 
-def _config(programs: Mapping[str, Program], place: str) -> str:
-    """Configuration of the legacy runtime, whose ranges and protocols count instead of those of the files."""
-    lines = ["<msccl_algos>"]
-    for name, program in programs.items():
-        sizes = f'minbytes="{program.min_bytes}" maxbytes="{program.max_bytes + 1}"'
-        lines.append(f'  <load path="{place}/{name}" {sizes} proto="{program.protocol}"/>')
-    return "\n".join([*lines, "</msccl_algos>"]) + "\n"
-
-
 def _environment(runtime: Runtime, programs: Sequence[Program], place: str) -> dict[str, str]:
-    if runtime.name == EXECUTOR.name:
-        return {"NCCL_MSCCL_ENABLE": "1", "MSCCL_ALGO_DIR": place}
-    if runtime.name == RCCL.name:
-        return {"RCCL_MSCCL_ENABLE": "1", "RCCL_MSCCL_FORCE_ENABLE": "1", "MSCCL_ALGO_DIR": place}
-    variables = {"MSCCL_CONFIG": f"{place}/{LEGACY_CONFIG}"}
-    if any(program.kind is Kind.ALLREDUCE for program in programs):
+    variables = loading_variables(runtime, place)
+    if runtime.name == LEGACY.name and any(program.kind is Kind.ALLREDUCE for program in programs):
         variables["NCCL_ALGO"] = "MSCCL,RING,TREE"
     return variables
