@@ -142,9 +142,9 @@ def lower_under(
     first, found = ([synthesis.schedule], found) if is_first else ([], (synthesis.schedule, *found))
     ranked = sorted(found, key=lambda schedule: _estimated_us(schedule, options, profile))
     schedules = _in_turn(unlike([*first, *kept, *ranked]), 1 + synthesis.kept)[: PARAMS.most_schedules]
-    lowering = _TrialLowering(options, profile, instances, fixed_chunks, ends.over, ends.stopped)
+    lowering = _TrialLowering(options, profile, instances, fixed_chunks, ends)
     trials = _trials(schedules, lowering, 1 + synthesis.kept)
-    chosen = _choose(trials, options, instances, ends.settled, ends.stopped)
+    chosen = _choose(trials, lowering)
     if chosen.schedule is synthesis.schedule:
         return synthesis, chosen
     return chosen_instead(synthesis, chosen.schedule), chosen
@@ -174,8 +174,8 @@ def choose_for(
     LoweringError
         If a limit of the runtime cannot be kept.
     """
-    lowering = _TrialLowering(options, profile, instances, fixed_chunks=False, over=never, stopped=never)
-    return _choose(_trials([schedule], lowering), options, instances, never, never)
+    lowering = _TrialLowering(options, profile, instances, fixed_chunks=False, ends=LoweringEnds())
+    return _choose(_trials([schedule], lowering), lowering)
 
 
 def bound_under(schedule: Schedule, profile: RuntimeProfile) -> Bound:
@@ -200,13 +200,13 @@ def _trials(schedules: Iterable[Schedule], lowering: _TrialLowering, needed: int
     found = _FoundTrials()
     try:
         for place, schedule in enumerate(schedules):
-            if found.trials and place >= needed and lowering.over():
+            if found.trials and place >= needed and lowering.ends.over():
                 break
             if schedule.makespan_us <= PARAMS.hopeless * found.best_us:
                 found.go_on(0, place, lowering.trials(schedule))
             if place == 0:
-                found.go_on_with_next(lowering.over)
-        while found.go_on_with_next(lowering.over):
+                found.go_on_with_next(lowering.ends.over)
+        while found.go_on_with_next(lowering.ends.over):
             pass
     except Interrupted:
         if not found.trials:
@@ -269,8 +269,7 @@ class _TrialLowering:
     profile: RuntimeProfile
     instances: int | None
     fixed_chunks: bool
-    over: Over
-    stopped: Over
+    ends: LoweringEnds
 
     def trials(self, schedule: Schedule) -> Iterator[tuple[Trial, float]]:
         """Trials of a schedule, and of it with its messages in ever more pieces as long as that helps, each with its least time.
@@ -283,7 +282,7 @@ class _TrialLowering:
         require_valid(schedule)
         before_us = math.inf
         for cut in (schedule,) if self.fixed_chunks else pieces_of(schedule):
-            trial = trial_of(cut, self.options, self.profile, self.stopped)
+            trial = trial_of(cut, self.options, self.profile, self.ends.stopped)
             time_us = min((each for each, _ in _times(trial, self.instances, trial.likely)), default=math.inf)
             yield trial, time_us
             if time_us >= before_us:
@@ -291,12 +290,10 @@ class _TrialLowering:
             before_us = time_us
 
 
-def _choose(
-    trials: Sequence[Trial], options: LoweringOptions, instances: int | None, over: Over, stopped: Over
-) -> ChosenProgram:
-    settled = _SettledTrials(options, over, stopped)
+def _choose(trials: Sequence[Trial], lowering: _TrialLowering) -> ChosenProgram:
+    settled = _SettledTrials(lowering.options, lowering.ends)
     for are_likely in (True, False):
-        ranked = sorted(_ranked(trials, instances, are_likely=are_likely), key=lambda each: each[0])
+        ranked = sorted(_ranked(trials, lowering.instances, are_likely=are_likely), key=lambda each: each[0])
         chosen = _first_verified(settled, ranked)
         if chosen is not None:
             return chosen
@@ -422,10 +419,10 @@ def _timed(trial: Trial, setting: Setting, program: Program, found: ReplayedProg
 class _SettledTrials:
     """Programs of trials, of which the fastest is verified; `failure` is the first that could not be lowered or was refused."""
 
-    def __init__(self, options: LoweringOptions, over: Over, stopped: Over) -> None:
+    def __init__(self, options: LoweringOptions, ends: LoweringEnds) -> None:
         self.trials: list[SettledTrial] = []
         self.failure: LoweringError | Interrupted | None = None
-        self.over, self.stopped = over, stopped
+        self.over, self.stopped = ends.settled, ends.stopped
         self._options = options
         self._tried_together: set[SettledTrial] = set()
 
