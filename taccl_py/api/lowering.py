@@ -107,13 +107,7 @@ class Delivered:
 
 
 def deliver(
-    answer: Answer,
-    options: LoweringOptions,
-    instances: int | None,
-    *,
-    over: Over = never,
-    settled_by: Over = never,
-    stopped: Over = never,
+    answer: Answer, options: LoweringOptions, instances: int | None, ends: LoweringEnds | None = None
 ) -> Delivered:
     """Lower the schedule of an answer, or a runner-up, whose program is fastest under the answer's profile.
 
@@ -123,23 +117,20 @@ def deliver(
         Schedule that was found.
     options, instances
         As for `lower_schedule`.
-    over, settled_by, stopped
-        True once time is up for trials, for programs of the best ones, and once the user wants an end.
+    ends
+        Tests for the end; None is as long as it takes.
 
     Raises
     ------
     LoweringError
         If a limit of the runtime cannot be kept by any schedule.
     """
-    profile, found = answer.profile, _as_synthesis(answer)
+    ends, profile, found = ends or LoweringEnds(), answer.profile, _as_synthesis(answer)
     if profile.is_neutral:
-        best, lowered = lower_best(found, options, over, stopped)
+        best, lowered = lower_best(found, options, ends.over, ends.stopped)
         choice = Choice(best.schedule, lowered, options.instances, None)
     else:
-        best, chosen = lower_under(
-            found, options, profile, instances,
-            fixed_chunks=answer.fixed_chunks, ends=LoweringEnds(over, settled_by, stopped),
-        )  # fmt: skip
+        best, chosen = lower_under(found, options, profile, instances, fixed_chunks=answer.fixed_chunks, ends=ends)
         choice = Choice(chosen.schedule, chosen.lowered, chosen.setting.instances, chosen.runtime_us)
     return Delivered(_with_schedule(answer, best), choice)
 

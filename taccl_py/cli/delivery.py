@@ -41,9 +41,10 @@ def deliver_answer(
 ) -> Delivered:
     """Lower what was found; see `kept_if_interrupted`."""
     from taccl_py.api.lowering import deliver
+    from taccl_py.pipeline.select import LoweringEnds
 
     with kept_if_interrupted(answer, stop, output):
-        return deliver(answer, options, instances, over=over, settled_by=settled_by, stopped=stop.is_set)
+        return deliver(answer, options, instances, LoweringEnds(over, settled_by, stop.is_set))
 
 
 @contextmanager
