@@ -241,7 +241,7 @@ class Unsupported(TacclError):
         super().__init__(f"{name}: {self.features[0]}{more}")
 
 
-def require_verdict(name: str, violations: Sequence[Violation], unsupported: Sequence[UnsupportedFeature]) -> None:
+def require_verdict(name: str, violations: Sequence[Violation], unsupported: Sequence[UnsupportedFeature] = ()) -> None:
     """Let only go on with what the verifier calls valid.
 
     Parameters

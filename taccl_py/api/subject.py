@@ -168,7 +168,7 @@ def _load_schedule(file: Path, text: str, placed: Placed, *, verified: bool) -> 
     _refuse(placed, ("demand",), f"is for demands, but {file} is the schedule of a collective")
     schedule = read_schedule(text, str(file))
     if verified:
-        require_verdict(str(file), verify_any(schedule), ())
+        require_verdict(str(file), verify_any(schedule))
     return schedule_subject(schedule)
 
 
@@ -178,7 +178,7 @@ def _load_demand_schedule(file: Path, text: str, placed: Placed, *, verified: bo
 
     schedule = read_demand_schedule(text, str(file))
     if verified:
-        require_verdict(str(file), verify_demand_schedule(schedule, placed.asked()), ())
+        require_verdict(str(file), verify_demand_schedule(schedule, placed.asked()))
     return demand_subject(schedule)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from taccl_py.campaign.index import INDEX, read_index
 from taccl_py.demand.files import read_demand
-from taccl_py.errors import InputError, InvalidArtifact
+from taccl_py.errors import InputError, require_verdict
 from taccl_py.jsonio import format_of, read_text
 from taccl_py.lowering.msccl_xml import parse_xml
 from taccl_py.portfolio.swap import NOTES
@@ -90,9 +90,7 @@ def _item(name: str, schedule: Path, program: Path | None, sizes: SizeRange | No
     if format_of(text, str(schedule)) == DEMAND_SCHEDULE_FORMAT:
         return _demand_item(name, schedule, text)
     found = read_schedule(text, str(schedule))
-    violations = verify_any(found)
-    if violations:
-        raise InvalidArtifact(str(schedule), violations)
+    require_verdict(str(schedule), verify_any(found))
     has_program = program is not None and program.is_file()
     lowered = parse_xml(read_text(program), str(program)) if program is not None and has_program else None
     # A file of another search may lie beside a schedule that was copied, so only folders of one result bring theirs.
@@ -110,9 +108,7 @@ def _demand_item(name: str, path: Path, text: str) -> Item:
     asked = path.parent / _DEMAND
     is_known = asked.is_file()
     wanted = read_demand(read_text(asked), str(asked)) if is_known else None
-    violations = verify_demand_schedule(schedule, wanted)
-    if violations:
-        raise InvalidArtifact(str(path), violations)
+    require_verdict(str(path), verify_demand_schedule(schedule, wanted))
     progress = path.parent / _PROGRESS
     is_whole = path.name == _SCHEDULE
     return Item(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -47,10 +47,10 @@ _MACHINE = (
     "sketch",
     "nodes",
     "ranks",
-    "missing",
-    "slow",
-    "missing_ports",
-    "slow_ports",
+    "without_link",
+    "slow_link",
+    "without_port",
+    "slow_port",
     "as_json",
 )
 _FORMULA = (*FORMULA_OPTIONS, "size", "seed")
@@ -61,7 +61,7 @@ def synth_demand(values: dict[str, Any], output: Path | None, *, as_json: bool) 
     """Synthesize for a demand, and write its files."""
     asked = values["collective"]
     _refuse_runtime(values["runtime"])
-    refuse_others(_degradations(_SYNTH), str(asked.variable or asked.file))
+    refuse_others(_SYNTH, str(asked.variable or asked.file))
     _require_output(output)
     topology = _machine(values)
     _search(topology, make_asked_demand(values, topology.num_ranks), values, output, as_json=as_json)
@@ -89,7 +89,7 @@ def bound_demand(values: dict[str, Any], *, as_json: bool) -> None:
     from taccl_py.report.demands import demand_bound_record, demand_bound_table
 
     asked = values["collective"]
-    refuse_others(_degradations((*_MACHINE, *_FORMULA)), str(asked.variable or asked.file))
+    refuse_others((*_MACHINE, *_FORMULA), str(asked.variable or asked.file))
     topology = _machine(values)
     demand = make_asked_demand(values, topology.num_ranks)
     bound, known = demand_lower_bound(topology, demand, Limits())
@@ -308,17 +308,6 @@ def _parsed(field: str, parse: Callable[[str], _T], word: str) -> _T:
         return parse(word)
     except InputError as error:
         raise InputError(error.what, path="command line", field=field) from None
-
-
-def _degradations(names: Sequence[str]) -> tuple[str, ...]:
-    """The names, and those of the options for missing and slow links."""
-    context = click.get_current_context()
-    more = [
-        one.name or ""
-        for one in context.command.params
-        if any(word.startswith(("--without", "--slow")) for word in one.opts)
-    ]
-    return (*names, *more)
 
 
 def _require_output(output: Path | None) -> None:

@@ -24,7 +24,7 @@ from taccl_py.cli.options import (
     require_room_for_json,
     runtime_profile_option,
 )
-from taccl_py.errors import InputError, InvalidArtifact
+from taccl_py.errors import InputError, require_verdict
 from taccl_py.jsonio import format_of, read_text, write_all, write_atomically
 from taccl_py.lowering.program import Program
 from taccl_py.runtimes import LEGACY, Runtime
@@ -235,9 +235,7 @@ def _read_demand_schedule(text: str, path: Path) -> DemandSchedule:
 
     refuse_others(_OF_DEMANDS, f"that of {path}")
     schedule = read_demand_schedule(text, str(path))
-    violations = verify_demand_schedule(schedule)
-    if violations:
-        raise InvalidArtifact(str(path), violations)
+    require_verdict(str(path), verify_demand_schedule(schedule))
     return schedule
 
 
@@ -289,9 +287,7 @@ def _read_group(text: str, path: Path, target: str, values: dict[str, Any]) -> G
             field="--to",
         )
     group = read_group(text, str(path))
-    violations = verify_group(group)
-    if violations:
-        raise InvalidArtifact(str(path), violations)
+    require_verdict(str(path), verify_group(group))
     if values["rank"] is not None and values["rank"] >= group.topology.num_ranks:
         raise InputError(
             f"rank {values['rank']} does not exist, ranks are 0..{group.topology.num_ranks - 1}",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from taccl_py.answer import Ended
 from taccl_py.collective import Kind
 from taccl_py.demand import DataDemand
-from taccl_py.errors import InputError, InvalidArtifact
+from taccl_py.errors import InputError, require_verdict
 from taccl_py.pipeline.views import search
 from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Origin
@@ -126,9 +126,7 @@ def synthesize_demand(
         synthesis = _large_exchange(topology, demand, known, limits, events)
     else:
         synthesis = _as_collective(topology, demand, known, limits, events)
-    violations = verify_demand_schedule(synthesis.schedule, demand)
-    if violations:
-        raise InvalidArtifact("schedule", violations)
+    require_verdict("schedule", verify_demand_schedule(synthesis.schedule, demand))
     ended = Ended.of(limits, is_proved=synthesis.proof is not Proof.FEASIBLE)
     return DemandAnswer(synthesis, known, ended)
 

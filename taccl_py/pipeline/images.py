@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from taccl_py.errors import InvalidArtifact
+from taccl_py.errors import require_verdict
 from taccl_py.lowering.images import image_of_program
 from taccl_py.lowering.msccl_xml import emit_xml
 from taccl_py.pipeline.deliver import Lowered
@@ -25,9 +25,7 @@ def verified_image(schedule: Schedule, topology: Topology, renaming: Sequence[in
         If the verifier does not agree that it is one.
     """
     image = image_of_schedule(schedule, topology, renaming)
-    violations = verify_image(image, schedule, renaming)
-    if violations:
-        raise InvalidArtifact("schedule", violations)
+    require_verdict("schedule", verify_image(image, schedule, renaming))
     return image
 
 
@@ -52,7 +50,5 @@ class LoweredImages:
         if program is None:
             return None
         text = emit_xml(program, self._runtime, self._written)
-        violations = verify_program_image(text, known.text, renaming, program.known_kind)
-        if violations:
-            raise InvalidArtifact("algorithm.xml", violations)
+        require_verdict("algorithm.xml", verify_program_image(text, known.text, renaming, program.known_kind))
         return replace(known, program=program, text=text)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from taccl_py.answer import OF_FIXED_CHUNKS
-from taccl_py.errors import InputError, InvalidArtifact, LimitReached
+from taccl_py.errors import InputError, LimitReached, require_verdict
 from taccl_py.pipeline.resolve import AUTO_SKETCH, Request, make_demand
 from taccl_py.pipeline.views import search
 from taccl_py.schedule.group import GroupSchedule
@@ -136,9 +136,7 @@ def synthesize_group(request: Request, events: Events) -> GroupSynthesis:
     origin = Origin("replicate", "none", "", request.options.limits.seed, status, bound.time_us, bound.reason)
     schedule = replace(schedule, origin=origin)
     with _timed(seconds, "judge", events):
-        violations = verify_group(schedule)
-    if violations:
-        raise InvalidArtifact("group schedule", violations)
+        require_verdict("group schedule", verify_group(schedule))
     return GroupSynthesis(schedule, bound, seconds)
 
 
@@ -158,9 +156,7 @@ def require_valid(schedule: Schedule, name: str = "schedule") -> None:
     """Raise InvalidArtifact, which calls the schedule by this name, if the verifier rejects it; one that it has accepted stays accepted."""
     if _ACCEPTED in vars(schedule):
         return
-    violations = verify_any(schedule)
-    if violations:
-        raise InvalidArtifact(name, violations)
+    require_verdict(name, verify_any(schedule))
     vars(schedule)[_ACCEPTED] = True
 
 
