@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from taccl_py.cli.options import SIZE, ParsedType
+from taccl_py.cli.options import SIZE, ParsedType, with_options
 from taccl_py.collective import Kind, parse_kind
 from taccl_py.demand.variable import DEFAULT_SIZE, ExpertExchange, Variable, exchange_of, variable_of
 from taccl_py.errors import InputError
@@ -101,9 +101,7 @@ def demand_options(command: F) -> F:
         click.option("--expert-groups", type=click.IntRange(1), default=None, help="Groups of experts; a drawn token keeps to --topk-groups of them."),
         click.option("--topk-groups", type=click.IntRange(1), default=None, help="Groups of experts that a drawn token goes to."),
     ]  # fmt: skip
-    for decorator in reversed(decorators):
-        command = decorator(command)
-    return command
+    return with_options(command, decorators)
 
 
 def take_kind(values: dict[str, Any]) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from taccl_py.cli.options import with_options
 from taccl_py.cli.progress import watched
 from taccl_py.errors import Interrupted
 from taccl_py.units import format_count
@@ -29,9 +30,7 @@ def force_options(command: F) -> F:
         click.option("--scheduler", default="", help='Dask scheduler whose workers do it, such as tcp://host:8786 (extra "dask").'),
         click.option("--only", default="", help="Only instances whose name contains this text."),
     ]  # fmt: skip
-    for decorator in reversed(decorators):
-        command = decorator(command)
-    return command
+    return with_options(command, decorators)
 
 
 def carry_out_watched(cases: Sequence[AnyCase], store: Store | None, values: dict[str, Any]) -> list[CaseOutcome]:

@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -161,6 +161,13 @@ OUTPUT_FILE = OutputType(is_file=True)
 UNPROBED_OUTPUT = OutputType(probed=False)
 
 
+def with_options(command: F, options: Sequence[Callable[[F], F]]) -> F:
+    """The command with options, which its help page lists in this order."""
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def degradation_options(command: F) -> F:
     """Options that say which links and ports of the machine are missing or slow."""
     decorators = [
@@ -173,9 +180,7 @@ def degradation_options(command: F) -> F:
         click.option("--slow-port", type=SLOW_PORT, multiple=True,
                      help="Ports with a part of their bandwidth: 'node 7 *:0.5' is a slow node. May be repeated."),
     ]  # fmt: skip
-    for decorator in reversed(decorators):
-        command = decorator(command)
-    return command
+    return with_options(command, decorators)
 
 
 def make_request(values: dict[str, Any]) -> Request:
@@ -280,9 +285,7 @@ def lowering_options(*more: str) -> Callable[[F], F]:
     ]  # fmt: skip
 
     def decorate(command: F) -> F:
-        for decorator in reversed(decorators):
-            command = decorator(command)
-        return command
+        return with_options(command, decorators)
 
     return decorate
 
@@ -385,9 +388,7 @@ def budget_options(takes: str, limits: str = "the search") -> Callable[[F], F]:
             click.option("--time-limit", type=click.FloatRange(0.1), default=None,
                          help=f"Seconds of the clock after which {limits} ends with what it has; with --effort, whichever is first."),
         ]  # fmt: skip
-        for option in reversed(options):
-            command = option(command)
-        return command
+        return with_options(command, options)
 
     return decorate
 

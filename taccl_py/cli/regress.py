@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from taccl_py.cli.campaign import carry_out_watched, force_options
-from taccl_py.cli.options import OUTPUT_FILE, UNPROBED_OUTPUT, echo_json, json_option
+from taccl_py.cli.options import OUTPUT_FILE, UNPROBED_OUTPUT, echo_json, json_option, with_options
 from taccl_py.errors import InputError, InvalidArtifact, SynthesisError
 from taccl_py.jsonio import require_writable
 
@@ -45,9 +45,7 @@ def _common(command: F) -> F:
         force_options,
         json_option,
     ]  # fmt: skip
-    for decorator in reversed(decorators):
-        command = decorator(command)
-    return command
+    return with_options(command, decorators)
 
 
 @regress.command(short_help="Compare results with the baseline; exit code 4 if something got worse.")

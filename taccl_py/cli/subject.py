@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from taccl_py.api.subject import GivenFile, Placed
 from taccl_py.api.subject import load_subject as load_placed
-from taccl_py.cli.options import runtime_option
+from taccl_py.cli.options import runtime_option, with_options
 from taccl_py.errors import InputError
 
 __all__ = ["GivenFile", "load_subject", "machine_options", "refuse_folder"]
@@ -37,9 +37,7 @@ def machine_options(command: F) -> F:
             help="Demand that a plan or an XML file is for, which it does not say; of a schedule, the one that it must be for.",
         ),
     ]
-    for decorator in reversed(decorators):
-        command = decorator(command)
-    return command
+    return with_options(command, decorators)
 
 
 def refuse_folder(file: Path) -> None:
