@@ -17,7 +17,7 @@ from taccl_py.errors import LimitReached, TacclError
 from taccl_py.schedule.ir import Origin
 from taccl_py.synthesis.bounds import Bound, raised
 from taccl_py.synthesis.catalog import load_engine
-from taccl_py.synthesis.damage.healing import healed
+from taccl_py.synthesis.damage.healing import healed, healed_by_sort
 from taccl_py.synthesis.damage.simpler import levelled_lanes, simpler_machines
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis, unlike
 from taccl_py.synthesis.known import known_bound
@@ -201,7 +201,10 @@ def mending_runs(demand: Demand) -> list[EngineRun]:
     """The run that goes before all others where links or ports are slow or gone: it alone knows the machine as it was."""
     if not _has_hierarchy(demand):
         return []
-    is_damaged = healed(demand.topology) is not None or any(simpler_machines(demand.topology))
+    topology = demand.topology
+    is_damaged = any(whole(topology) is not None for whole in (healed, healed_by_sort)) or any(
+        simpler_machines(topology)
+    )
     return leading_runs(demand) if is_damaged else []
 
 

@@ -211,12 +211,11 @@ def _more(demand: Demand, whole: Topology) -> float:
     if demand.kind not in (Kind.ALLREDUCE, Kind.BROADCAST):
         return 1.0
     left, before = lane_rates(demand.topology), lane_rates(whole)
-    places = len(whole.node_ranks[0])
-    kept = [
-        min(left[ranks[place]] / before[ranks[place]] if before[ranks[place]] else 1.0 for ranks in whole.node_ranks)
-        for place in range(places)
-    ]
-    return places / sum(kept) if sum(kept) else 1.0
+    kept: list[float] = []
+    for place in range(max(map(len, whole.node_ranks))):
+        there = [ranks[place] for ranks in whole.node_ranks if place < len(ranks)]
+        kept.append(min(left[rank] / before[rank] if before[rank] else 1.0 for rank in there))
+    return len(kept) / sum(kept) if sum(kept) else 1.0
 
 
 def lane_rates(topology: Topology) -> list[float]:

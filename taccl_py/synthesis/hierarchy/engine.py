@@ -19,7 +19,7 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound, relay_bound
 from taccl_py.synthesis.bounds.bound import best_of
 from taccl_py.synthesis.damage.exchange import balanced_exchanges
-from taccl_py.synthesis.damage.healing import healed, healed_inside
+from taccl_py.synthesis.damage.healing import healed, healed_by_sort
 from taccl_py.synthesis.damage.mending import Writer, mended_schedules
 from taccl_py.synthesis.damage.params import PARAMS as DAMAGE
 from taccl_py.synthesis.damage.simpler import on_simpler_machines
@@ -68,10 +68,9 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     if demand.kind is not Kind.ALLTOALL or not uneven:  # plans with detours are far from balanced lanes
         known_us = min((schedule.makespan_us for schedule in (*uneven, *direct)), default=math.inf)
         kept = DAMAGE.sizing_part * options.limits.seconds if direct else 0.0
-        # Where each rank's data is its own, weights move little of it.
-        if demand.kind in (Kind.ALLREDUCE, Kind.BROADCAST) and healed_inside(demand.topology) is not None:
+        if healed_by_sort(demand.topology) is not None:
             limits = options.limits.within(DAMAGE.inside_part * (deadline.left - kept))
-            uneven += mended_schedules(demand, bound, limits, events, _all_of(elsewhere), known_us, healed_inside)
+            uneven += mended_schedules(demand, bound, limits, events, _all_of(elsewhere), known_us, healed_by_sort)
             known_us = min((known_us, *(schedule.makespan_us for schedule in uneven)))
         writer = partial(written, most_messages=DAMAGE.whole_messages_a_second * options.limits.seconds)
         uneven += mended_schedules(demand, bound, options.limits.within(deadline.left - kept), events, writer, known_us)

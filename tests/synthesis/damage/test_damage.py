@@ -13,7 +13,7 @@ from taccl_py.schedule.timing import build_schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.damage import mending
-from taccl_py.synthesis.damage.healing import healed, healed_inside, link_images
+from taccl_py.synthesis.damage.healing import healed, healed_by_sort, link_images
 from taccl_py.synthesis.damage.mending import mended_schedules
 from taccl_py.synthesis.damage.params import PARAMS
 from taccl_py.synthesis.damage.reweigh import weighed_plans
@@ -91,12 +91,12 @@ MIXED_SLOW = Degradation(slow_ports=(SlowPort("node 1 ib3 *", 0.5),))
 
 def test_a_node_of_another_sort_is_healed_by_its_own_ports():
     whole = load_topology("h100+a100")
-    again = healed_inside(degraded(whole, MIXED_SLOW))
+    again = healed_by_sort(degraded(whole, MIXED_SLOW))
     assert again is not None
     assert costs(again) == costs(whole)
-    assert healed_inside(whole) is None
+    assert healed_by_sort(whole) is None
     # Here all nodes are alike again, and `healed` says so.
-    assert healed_inside(degraded(load_topology("ndv4", 2), MIXED_SLOW)) is None
+    assert healed_by_sort(degraded(load_topology("ndv4", 2), MIXED_SLOW)) is None
 
 
 @pytest.mark.slow
