@@ -39,6 +39,14 @@ def healed_by_sort(topology: Topology) -> Topology | None:
     return found
 
 
+def has_whole_sorts(topology: Topology) -> bool:
+    """True if nodes are of several sorts, and all of a sort alike."""
+    if topology.num_nodes == 1 or healed_by_sort(topology) is not None:
+        return False
+    ports = NodePorts.of(topology)
+    return ports is not None and len(set(sorts_of_nodes(topology, ports))) > 1
+
+
 def levelled(topology: Topology) -> Topology | None:
     """The machine with all its nodes as slow as the slowest, and with no more than what all of them have; None if they are so already, or cannot be compared.
 

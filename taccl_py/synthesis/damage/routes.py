@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import cached_property
 
 from taccl_py.collective import Kind
@@ -15,6 +16,14 @@ from taccl_py.topology.model import Topology
 
 # Ranks that change their parts: both ways round.
 Exchange = Mapping[int, int]
+
+
+class StandIns(Enum):
+    """Who stands in for damaged ranks: nobody, others of their nodes, or in every node those at the place of such another one."""
+
+    NOBODY = auto()
+    IN_ITS_NODE = auto()
+    IN_ALL_NODES = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +138,14 @@ class Damage:
         links = self.plan.topology.links
         return {rank for link in crossed for rank in (links[link].src, links[link].dst)}
 
-    def exchanges(self, block: ChunkBlock) -> Iterator[Exchange]:
+    def exchanges(self, block: ChunkBlock, stand_ins: StandIns) -> Iterator[Exchange]:
         """Ways to let others stand in for the damaged ranks that a block meets; none where it meets none."""
+        if stand_ins is StandIns.NOBODY:
+            return
         met = self.met_ranks(block)
         avoided = [rank for rank in self.damaged_ranks if rank in met]
         topology = self.topology
-        if self._by_lanes:
+        if stand_ins is StandIns.IN_ALL_NODES:
             yield from self._lane_exchanges(avoided)
             return
         sizes = [len(topology.node_ranks[topology.node_of[rank]]) for rank in avoided]
@@ -166,7 +177,7 @@ class Damage:
         What a rank would get that has it from the beginning is left out, and so is what one would send that only wants it.
         """
         source, target = ends_of(self.plan, block)
-        if exchange and self._by_lanes:
+        if exchange and self.by_lanes:
             return self._lane_route(block, exchange)
         found = []
         for number in block.messages:
@@ -187,7 +198,7 @@ class Damage:
         return found[: known[0] + 1] if known else (found or None)
 
     @cached_property
-    def _by_lanes(self) -> bool:
+    def by_lanes(self) -> bool:
         """True if lanes stand in for lanes, as all ranks of a node have its data sooner or later, and nothing inside a node is damaged."""
         links = self.plan.topology.links
         across = not any(self.topology.is_inside(links[link]) for link in self.changed)
@@ -235,7 +246,7 @@ class Damage:
             ends, message = self.topology.links[link], messages[number]
             ready_us = arrival_us.get(ends.src, message.start_us)
             joins = number
-            if self._by_lanes and self.images[message.link] != link:
+            if self.by_lanes and self.images[message.link] != link:
                 joins = next((i for i in self._over.get(link, ()) if self._can_join(number, i, ready_us)), number)
             late_us = max(0.0, ready_us - messages[joins].start_us)
             start_us, end_us = messages[joins].start_us + late_us, messages[joins].end_us + late_us
@@ -261,7 +272,7 @@ class Damage:
     def detours(self, block: ChunkBlock, exchange: Exchange) -> tuple[int | None, int | None] | None:
         """Links from a block's source to who stands in for it, and from who stands in for its only target to that; None if there is none."""
         source, target = ends_of(self.plan, block)
-        if not exchange or (source is None and target is None) or self._by_lanes:
+        if not exchange or (source is None and target is None) or self.by_lanes:
             return None, None
         links, between = self.topology.links, self.topology.links_between
         route = self.route(block, exchange)

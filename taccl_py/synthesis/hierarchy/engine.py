@@ -19,14 +19,14 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound, relay_bound
 from taccl_py.synthesis.bounds.bound import best_of
 from taccl_py.synthesis.damage.exchange import balanced_exchanges
-from taccl_py.synthesis.damage.healing import healed, healed_by_sort
+from taccl_py.synthesis.damage.healing import has_whole_sorts, healed, healed_by_sort
 from taccl_py.synthesis.damage.mending import Writer, mended_schedules
 from taccl_py.synthesis.damage.params import PARAMS as DAMAGE
 from taccl_py.synthesis.damage.simpler import on_simpler_machines
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.strategies import HierarchyStrategy, owner_strategies, strategies
-from taccl_py.synthesis.known import known_bound
+from taccl_py.synthesis.known import bound_of, known_bound
 from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.reversal import reduce_by_broadcast
 from taccl_py.synthesis.templates.fitting import fitted
@@ -62,13 +62,12 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     uneven = _write_out(owner_strategies(demand), demand, bound, options.limits.within(deadline.left), events, beside)
     uneven += balanced_exchanges(demand, options.limits.within(deadline.left))
     direct: list[Schedule] = []
-    if demand.kind is Kind.BROADCAST and healed(demand.topology) is not None:
-        # One root's data leaves out lanes that are slow or gone, and plans of the machine as it is are near the best.
+    if _is_planned_as_it_is(demand):
         direct = written(demand, bound, options.limits.within(DAMAGE.direct_part * deadline.left), events)
     if demand.kind is not Kind.ALLTOALL or not uneven:  # plans with detours are far from balanced lanes
-        known_us = min((schedule.makespan_us for schedule in (*uneven, *direct)), default=math.inf)
+        known_us = min((schedule.makespan_us for schedule in (*beside, *uneven, *direct)), default=math.inf)
         kept = DAMAGE.sizing_part * options.limits.seconds if direct else 0.0
-        if healed_by_sort(demand.topology) is not None:
+        if not direct and healed_by_sort(demand.topology) is not None:
             limits = options.limits.within(DAMAGE.inside_part * (deadline.left - kept))
             uneven += mended_schedules(demand, bound, limits, events, _all_of(elsewhere), known_us, healed_by_sort)
             known_us = min((known_us, *(schedule.makespan_us for schedule in uneven)))
@@ -102,11 +101,22 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     return fit_to_size(answer, demand, options.limits.within(deadline.left), sized=[*passed_on, *beside, *uneven])
 
 
+def _is_planned_as_it_is(demand: Demand) -> bool:
+    """True if nodes differ, and plans of the machine as it is are near the best all the same.
+
+    One root's data leaves out lanes that are slow or gone. Where whole nodes are slow, each lane takes as long as the slow nodes do.
+    """
+    if demand.kind is Kind.BROADCAST:
+        return healed(demand.topology) is not None
+    return demand.kind in (Kind.ALLGATHER, Kind.REDUCESCATTER) and has_whole_sorts(demand.topology)
+
+
 def _all_of(elsewhere: Callable[[Demand, Bound, Limits], Synthesis]) -> Writer:
     """A writer of what the engine finds for other machines."""
 
-    def writer(demand: Demand, bound: Bound, limits: Limits, _: Events) -> list[Schedule]:
-        found = elsewhere(demand, bound, limits)
+    def writer(demand: Demand, _bound: Bound, limits: Limits, _events: Events) -> list[Schedule]:
+        # The engine compares its bound with those of simpler machines.
+        found = elsewhere(demand, bound_of(demand, limits), limits)
         return [found.schedule, *found.runners_up]
 
     return writer

@@ -13,11 +13,11 @@ from taccl_py.schedule.timing import build_schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.damage import mending
-from taccl_py.synthesis.damage.healing import healed, healed_by_sort, link_images
+from taccl_py.synthesis.damage.healing import has_whole_sorts, healed, healed_by_sort, link_images
 from taccl_py.synthesis.damage.mending import mended_schedules
 from taccl_py.synthesis.damage.params import PARAMS
 from taccl_py.synthesis.damage.reweigh import weighed_plans
-from taccl_py.synthesis.damage.routes import Damage
+from taccl_py.synthesis.damage.routes import Damage, StandIns
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy, written
 from taccl_py.topology.catalog import load_topology
@@ -87,26 +87,72 @@ def test_nothing_is_healed_on_one_node_or_on_nodes_of_two_sizes():
 
 
 MIXED_SLOW = Degradation(slow_ports=(SlowPort("node 1 ib3 *", 0.5),))
+MIXED_GONE = Degradation(missing_ports=("node 1 ib3 *",))
 
 
-def test_a_node_of_another_sort_is_healed_by_its_own_ports():
-    whole = load_topology("h100+a100")
-    again = healed_by_sort(degraded(whole, MIXED_SLOW))
+@pytest.mark.parametrize("name", ["h100+a100", "h100+a100-x2", "h100-x2+a100-x2", "ndv5-x2+dgx2-x2"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        MIXED_SLOW,
+        MIXED_GONE,
+        Degradation(missing_ports=("node 0 ib3 in",)),
+        Degradation(missing=(LinkChoice(0, 1),)),
+    ],
+)
+def test_nodes_are_healed_by_others_of_their_sort(name, damage):
+    """Or by their own ports and nodes of other sorts, where they are the only one."""
+    whole = load_topology(name)
+    assert healed_by_sort(whole) is None
+    assert has_whole_sorts(whole)
+    broken = degraded(whole, damage)
+    again = healed_by_sort(broken)
     assert again is not None
     assert costs(again) == costs(whole)
+    assert not has_whole_sorts(broken)
+
+
+def test_nodes_of_one_sort_are_left_to_be_healed_together():
+    whole = load_topology("ndv4", 2)
     assert healed_by_sort(whole) is None
-    # Here all nodes are alike again, and `healed` says so.
-    assert healed_by_sort(degraded(load_topology("ndv4", 2), MIXED_SLOW)) is None
+    assert healed_by_sort(degraded(whole, MIXED_SLOW)) is None
+    assert not has_whole_sorts(whole)
+
+
+def test_a_node_that_is_built_otherwise_lends_nothing():
+    """Eight GPUs of a DGX-2 share four NICs; those of an ND H100 v5, each of which has its own, get none of them back."""
+    broken = degraded(load_topology("ndv5+dgx2"), Degradation(missing_ports=("node 0 ib3 *",)))
+    assert healed_by_sort(broken) is None
 
 
 @pytest.mark.slow
-def test_what_was_planned_for_nodes_of_two_sorts_serves_where_one_of_them_is_damaged():
-    """Mending what is for nodes that are all H100 takes 149 us, the whole machine 110.7."""
-    topology = degraded(load_topology("h100+a100"), MIXED_SLOW)
-    demand = Demand(topology, Kind.ALLREDUCE, float(16 * MIB))
+@pytest.mark.parametrize(
+    ("name", "damage", "kind", "size_mib", "most_us"),
+    [
+        # Mending what is for nodes that are all H100 takes 149 us, the whole machine 110.7.
+        ("h100+a100", MIXED_SLOW, Kind.ALLREDUCE, 16, 125),
+        # 300 us, and the whole machine 202.9.
+        ("h100+a100", MIXED_GONE, Kind.ALLGATHER, 64, 245),
+    ],
+)
+def test_what_was_planned_for_nodes_of_two_sorts_serves_where_one_of_them_is_damaged(
+    name, damage, kind, size_mib, most_us
+):
+    topology = degraded(load_topology(name), damage)
+    demand = Demand(topology, kind, float(size_mib * MIB))
     answer = synthesize_hierarchy(demand, Options(limits=replace(LIMITS, seconds=5.0)), Events())
     assert verify_schedule(answer.schedule) == ()
-    assert answer.schedule.makespan_us <= 125
+    assert answer.schedule.makespan_us <= most_us
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("damage", [MIXED_SLOW, MIXED_GONE])
+def test_nodes_of_unequal_size_are_mended(kind, damage):
+    topology = degraded(load_topology("ndv5-x2+dgx2"), damage)
+    answer = synthesize_hierarchy(Demand(topology, kind, float(MIB)), Options(limits=LIMITS), Events())
+    assert verify_schedule(answer.schedule) == ()
+    assert answer.schedule.topology == topology
 
 
 def test_ports_of_one_kind_stay_apart_after_healing():
@@ -178,10 +224,10 @@ def test_lanes_that_not_all_nodes_have_stand_in_for_none():
     slow = degraded(topology, Degradation(slow_ports=(SlowPort("node 0 ib3 *", 0.5),)))
     damage = Damage(old, slow)
     assert damage.damaged_ranks == (3,)
-    assert not any(exchange for block in damage.blocks for exchange in damage.exchanges(block))
+    assert not any(exchange for block in damage.blocks for exchange in damage.exchanges(block, StandIns.IN_ALL_NODES))
     lane = Damage(old, degraded(topology, Degradation(slow_ports=(SlowPort("node 0 ib1 *", 0.5),))))
     assert {(1, 0), (0, 1)} <= {
-        pair for block in lane.blocks for each in lane.exchanges(block) for pair in each.items()
+        pair for block in lane.blocks for each in lane.exchanges(block, StandIns.IN_ALL_NODES) for pair in each.items()
     }
 
 
