@@ -20,7 +20,7 @@ from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import PlanDependences
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.damage.params import PARAMS
-from taccl_py.synthesis.damage.routes import ChunkBlock, Damage, Exchange, JoinedMessage, StandIns
+from taccl_py.synthesis.damage.routes import ChunkBlock, Damage, Exchange, ExchangePartners, JoinedMessage
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplatePlan
 from taccl_py.synthesis.templates.packing import chunk_runs
@@ -115,14 +115,14 @@ def _weighings(damage: Damage, limits: Limits) -> Iterator[list[_WeighedPart]]:
         yield from filter(None, [_in_proportion(damage)])
     # Where each rank's data is its own, weights alone move little of it. Where other nodes are slower, their lanes are needed, also
     # those that the damaged node has lost, and only its own ranks stand in for each other.
-    first = StandIns.IN_ALL_NODES if damage.by_lanes else StandIns.IN_ITS_NODE
-    sorts = [(first, False), (StandIns.NOBODY, False), (StandIns.NOBODY, True)]
-    sorts += [(StandIns.IN_ITS_NODE, False)] if damage.by_lanes else []
-    for stand_ins, by_load in sorts:
-        weighed = _weighed(damage, limits, stand_ins, by_load=by_load)
+    first = ExchangePartners.IN_ALL_NODES if damage.by_lanes else ExchangePartners.IN_ITS_NODE
+    sorts = [(first, False), (ExchangePartners.NONE, False), (ExchangePartners.NONE, True)]
+    sorts += [(ExchangePartners.IN_ITS_NODE, False)] if damage.by_lanes else []
+    for partners, by_load in sorts:
+        weighed = _weighed(damage, limits, partners, by_load=by_load)
         if weighed is not None:
             yield weighed
-            if stand_ins is not StandIns.NOBODY:
+            if partners is not ExchangePartners.NONE:
                 yield _in_turns(weighed)
 
 
@@ -172,12 +172,12 @@ def _in_proportion(damage: Damage) -> list[_WeighedPart] | None:
     ]
 
 
-def _weighed(damage: Damage, limits: Limits, stand_ins: StandIns, *, by_load: bool) -> list[_WeighedPart] | None:
+def _weighed(damage: Damage, limits: Limits, partners: ExchangePartners, *, by_load: bool) -> list[_WeighedPart] | None:
     """All parts of all blocks with their amounts."""
     columns: dict[tuple[object, ...], list[tuple[ChunkBlock, Exchange]]] = defaultdict(list)
     for block in damage.blocks:
         key = _class_of(damage, block, by_load=by_load)
-        for number, exchange in enumerate([{}, *damage.exchanges(block, stand_ins)]):
+        for number, exchange in enumerate([{}, *damage.exchanges(block, partners)]):
             if damage.route(block, exchange) is not None and damage.detours(block, exchange) is not None:
                 columns[*key, number].append((block, exchange))
     amount = defaultdict[int, float](float)

@@ -18,10 +18,10 @@ from taccl_py.topology.model import Topology
 Exchange = Mapping[int, int]
 
 
-class StandIns(Enum):
-    """Who stands in for damaged ranks: nobody, others of their nodes, or in every node those at the place of such another one."""
+class ExchangePartners(Enum):
+    """Who stands in for damaged ranks: nobody, others of their nodes, or in every node who has the place of such another one."""
 
-    NOBODY = auto()
+    NONE = auto()
     IN_ITS_NODE = auto()
     IN_ALL_NODES = auto()
 
@@ -138,14 +138,14 @@ class Damage:
         links = self.plan.topology.links
         return {rank for link in crossed for rank in (links[link].src, links[link].dst)}
 
-    def exchanges(self, block: ChunkBlock, stand_ins: StandIns) -> Iterator[Exchange]:
+    def exchanges(self, block: ChunkBlock, partners: ExchangePartners) -> Iterator[Exchange]:
         """Ways to let others stand in for the damaged ranks that a block meets; none where it meets none."""
-        if stand_ins is StandIns.NOBODY:
+        if partners is ExchangePartners.NONE:
             return
         met = self.met_ranks(block)
         avoided = [rank for rank in self.damaged_ranks if rank in met]
         topology = self.topology
-        if stand_ins is StandIns.IN_ALL_NODES:
+        if partners is ExchangePartners.IN_ALL_NODES:
             yield from self._lane_exchanges(avoided)
             return
         sizes = [len(topology.node_ranks[topology.node_of[rank]]) for rank in avoided]

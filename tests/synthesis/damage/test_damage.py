@@ -17,7 +17,7 @@ from taccl_py.synthesis.damage.healing import has_whole_sorts, healed, healed_by
 from taccl_py.synthesis.damage.mending import mended_schedules
 from taccl_py.synthesis.damage.params import PARAMS
 from taccl_py.synthesis.damage.reweigh import weighed_plans
-from taccl_py.synthesis.damage.routes import Damage, StandIns
+from taccl_py.synthesis.damage.routes import Damage, ExchangePartners
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy, written
 from taccl_py.topology.catalog import load_topology
@@ -224,10 +224,15 @@ def test_lanes_that_not_all_nodes_have_stand_in_for_none():
     slow = degraded(topology, Degradation(slow_ports=(SlowPort("node 0 ib3 *", 0.5),)))
     damage = Damage(old, slow)
     assert damage.damaged_ranks == (3,)
-    assert not any(exchange for block in damage.blocks for exchange in damage.exchanges(block, StandIns.IN_ALL_NODES))
+    assert not any(
+        exchange for block in damage.blocks for exchange in damage.exchanges(block, ExchangePartners.IN_ALL_NODES)
+    )
     lane = Damage(old, degraded(topology, Degradation(slow_ports=(SlowPort("node 0 ib1 *", 0.5),))))
     assert {(1, 0), (0, 1)} <= {
-        pair for block in lane.blocks for each in lane.exchanges(block, StandIns.IN_ALL_NODES) for pair in each.items()
+        pair
+        for block in lane.blocks
+        for each in lane.exchanges(block, ExchangePartners.IN_ALL_NODES)
+        for pair in each.items()
     }
 
 
