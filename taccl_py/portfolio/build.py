@@ -120,19 +120,20 @@ def synthesize_portfolio(
     events.stage("bounds")
     demands = [replace(demand, size_bytes=float(size)) for size in sizes.stepped(_PROBE_FACTOR)]
     searching_s = limits.seconds * (1 - (_LOWERING if profile is None else _REPLAYING))
-    soon = limits.within(limits.seconds * _BOUNDS)
+    soon = limits.share(_BOUNDS)
     bounding = soon.countdown(least_seconds=_LEAST_SECONDS)
     bounds = DemandBounds.of(demand.topology, demand.kind, demand.root, soon, relays_from=float(low))
     with Racer(request.options, _RUN_SECONDS, workers).running() as racer:
         probes = racer.spread(_bounded, (_Bounding(bounds, each, bounding()) for each in demands))
         share = 1.0 if profile is None else _OWN_SHARE
-        racing = racer.within(max((deadline.left - limits.seconds + searching_s) * share, _LEAST_SECONDS))
+        racing = racer.within((deadline.left - limits.seconds + searching_s) * share, _LEAST_SECONDS)
         candidates = race_candidates(probes, racing, events)
         if profile is not None and not limits.stop.is_set():
-            racing = racer.within(max(deadline.left - limits.seconds + searching_s, _LEAST_SECONDS))
+            racing = racer.within(deadline.left - limits.seconds + searching_s, _LEAST_SECONDS)
             candidates += _candidates_under(profile, probes, racing, events)
         if not candidates:
-            raise LimitReached("no schedule was found; give more time with --time-limit or loosen the sketch")
+            loosened = " or loosen the sketch" if request.sketch else ""
+            raise LimitReached(f"no schedule was found; give more time with --time-limit{loosened}")
         events.stage("lowering")
         sizes_bytes = [round(probe.demand.size_bytes) for probe in probes]
         if profile is None:

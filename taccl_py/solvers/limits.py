@@ -76,6 +76,15 @@ class Limits:
         ends_at_s = self.ends_at_s if self.by_work or seconds > 0 else time.monotonic()
         return replace(self, seconds=max(0.05, min(self.seconds, seconds)), work=work, ends_at_s=ends_at_s)
 
+    def share(self, part: float) -> Limits:
+        """Return the same limits with a part of the budget, and of the time left until the clock cuts it short."""
+        now_s = time.monotonic()
+        return replace(self.within(part * self.seconds), ends_at_s=now_s + part * (self.ends_at_s - now_s))
+
+    def at_least(self, seconds: float) -> Limits:
+        """Return the same limits, with so many seconds left until the clock cuts a budget of work short."""
+        return replace(self, ends_at_s=max(self.ends_at_s, time.monotonic() + seconds)) if self.by_work else self
+
     @property
     def grace_seconds(self) -> float:
         """Seconds that running work may take to come to its end; the user who wants one does not wait for more than the least."""
@@ -167,7 +176,12 @@ class Deadline:
     @property
     def left(self) -> float:
         """Seconds left, at least 0."""
-        return 0.0 if self._limits.is_cut else max(0.0, self._end - self._limits.now_s())
+        return 0.0 if self._limits.is_cut else self.budget_left
+
+    @property
+    def budget_left(self) -> float:
+        """Seconds left of the budget itself, at least 0; where it is of work, a clock that has cut it short is not asked."""
+        return max(0.0, self._end - self._limits.now_s())
 
     def over(self) -> bool:
         """True once time is up or the user wants an end, an `Over`."""

@@ -153,9 +153,10 @@ class Racer:
         with start_workers(self._workers) as self._processes:
             yield self
 
-    def within(self, seconds: float) -> Racer:
-        """Return one with the same processes and another time limit, which is counted from now on."""
-        options = replace(self._options, limits=self._options.limits.within(seconds))
+    def within(self, seconds: float, least_seconds: float = 0.0) -> Racer:
+        """Return one with the same processes and another time limit, which is counted from now on; the clock leaves the least in any case."""
+        limits = self._options.limits.within(max(seconds, least_seconds)).at_least(least_seconds)
+        options = replace(self._options, limits=limits)
         found = Racer(options, self._seconds, self._workers, has_answer=self._has_answer)
         found._processes = self._processes
         return found
@@ -188,7 +189,7 @@ class Racer:
             found = self._one_by_one(entered, options, events)
         else:
             found = self._side_by_side(self._processes, entered, options, events)
-        found = entered.that_count(found, self._deadline.left)
+        found = entered.that_count(found, self._deadline.budget_left)
         if limits.by_work:
             count_seconds(starts_on(PARAMS.processors, [each.seconds for each in found])[1])
         reason = _NO_TIME if entered.is_next_needed(found) else _NOT_NEEDED

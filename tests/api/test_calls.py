@@ -137,6 +137,11 @@ def test_files_for_a_range_of_sizes_serve_all_of_it():
     assert [one.max_bytes + 1 for one in members[:-1]] == [one.min_bytes for one in members[1:]]
 
 
+def test_files_for_a_range_are_found_however_soon_the_clock_ends_an_effort():
+    found = taccl.synthesize_sizes("ring:4", "allgather", ("1KiB", "4KiB"), time_limit=1e-3, effort="quick")
+    assert (found.members[0].min_bytes, found.members[-1].max_bytes) == (1024, 4096)
+
+
 def test_ours_stand_beside_those_of_nccl():
     found = taccl.compare("ring:4", "allgather", "4KiB:4KiB", time_limit=1)
     (row,) = found.rows

@@ -1,3 +1,4 @@
+import math
 import pickle
 import threading
 import time
@@ -134,6 +135,26 @@ def test_the_clock_may_cut_a_budget_of_work_short():
     assert limits.deadline().left == 0.0
     assert limits.countdown()()
     assert limits.clock_seconds == pytest.approx(0.05)
+
+
+def test_a_budget_of_work_that_the_clock_cut_short_knows_what_is_left_of_it():
+    deadline = Limits(seconds=5.0, by_work=True, ends_at_s=time.monotonic() - 1.0).deadline()
+    assert (deadline.left, deadline.budget_left) == (0.0, pytest.approx(5.0))
+
+
+def test_a_share_is_one_of_work_and_of_the_clock():
+    limits = Limits(seconds=8.0, by_work=True, ends_at_s=time.monotonic() + 40.0).share(0.25)
+    assert limits.seconds == 2.0
+    assert limits.clock_seconds == pytest.approx(10.0, abs=1.0)
+    assert Limits(seconds=8.0, by_work=True).share(0.25).ends_at_s == math.inf
+
+
+def test_the_clock_may_be_held_back():
+    cut = Limits(seconds=8.0, by_work=True, ends_at_s=time.monotonic() - 1.0)
+    assert cut.at_least(10.0).clock_seconds == pytest.approx(10.0, abs=1.0)
+    late = Limits(seconds=8.0, by_work=True, ends_at_s=time.monotonic() + 100.0)
+    assert late.at_least(10.0) == late
+    assert Limits(seconds=8.0).at_least(10.0) == Limits(seconds=8.0)
 
 
 def test_what_the_clock_has_left_no_time_for_is_over_at_once():

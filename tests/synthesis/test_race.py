@@ -182,6 +182,30 @@ def test_by_work_a_run_that_would_begin_too_late_has_no_answer(monkeypatch):
     assert work_seconds() - before == pytest.approx(8.0, abs=0.5)
 
 
+def test_by_work_what_was_found_when_the_clock_cut_the_search_short_counts(monkeypatch):
+    monkeypatch.setattr("taccl_py.synthesis.race.load_engine", _lasting_engine)
+    limits = Limits(seconds=60.0, by_work=True, ends_at_s=time.monotonic() + 1.0)
+    runs = [EngineRun("templates", Demand(RING, Kind.ALLGATHER, 1e6 * n)) for n in (1, 2)]
+    outcomes = Racer(Options(limits=limits), 60.0, 1).race(runs, Events())
+    assert [outcome.reason for outcome in outcomes] == ["", "no time was left"]
+
+
+def _lasting_engine(_name):
+    def lasting(demand, options, events):
+        time.sleep(max(0.0, options.limits.ends_at_s - time.monotonic()) + 0.05)
+        return load_engine("templates")(demand, replace(options, limits=Limits()), events)
+
+    return lasting
+
+
+def test_a_racer_has_the_least_time_whatever_the_clock_says():
+    limits = Limits(seconds=60.0, by_work=True, ends_at_s=time.monotonic() - 1.0)
+    racer = Racer(Options(limits=limits), 60.0, 1)
+    assert racer.over
+    assert racer.within(10.0).over
+    assert not racer.within(10.0, 5.0).over
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_runs_behind_one_that_is_enough_are_not_needed(monkeypatch, workers):
     """However long they would take, and however good those before are; two processes would else sleep for minutes."""
