@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from taccl_py.collective import Kind, parse_kind
 from taccl_py.errors import InputError, TacclError
+from taccl_py.topology.model import Topology
 from taccl_py.units import SizeRange, parse_size, parse_size_range
 
 _Given = ParamSpec("_Given")
@@ -21,12 +24,17 @@ _OPTION = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
 
 
 def names_arguments(call: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-    """Let the errors of a call name its arguments, where those of the library name options of the command line."""
+    """Let the errors of a call name its arguments, where those of the library name options of the command line.
+
+    Numbers of numpy come to the call as Python's own, and what is no number is refused.
+    """
+    signature = inspect.signature(call)
 
     @functools.wraps(call)
     def named(*args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
         try:
-            return call(*args, **kwargs)
+            taken, named = _as_declared(signature, args, kwargs)
+            return call(*taken, **named)
         except InputError as error:
             path = "arguments" if error.path == "command line" else error.path
             field = None if error.field is None else _argument(error.field)
@@ -36,6 +44,45 @@ def names_arguments(call: Callable[_Given, _Result]) -> Callable[_Given, _Result
             raise
 
     return named
+
+
+def _as_declared(
+    signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Arguments of a call, each as its annotation says."""
+    try:
+        given = signature.bind(*args, **kwargs)
+    except TypeError:  # the call itself says it, with its name
+        return args, kwargs
+    for name, value in given.arguments.items():
+        read = _READ.get(signature.parameters[name].annotation)
+        if read is not None:
+            given.arguments[name] = read(value, name)
+    return given.args, given.kwargs
+
+
+def _whole(value: object, field: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InputError(f"found {value!r}, a whole number is needed", path="arguments", field=field)
+    return int(value)
+
+
+def _whole_or_none(value: object, field: str) -> int | None:
+    return None if value is None else _whole(value, field)
+
+
+def _number_or_none(value: object, field: str) -> float | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+        raise InputError(f"found {value!r}, a number is needed", path="arguments", field=field)
+    return value if value is None or isinstance(value, int) else float(value)
+
+
+# Reads an argument, by its annotation.
+_READ: Mapping[str, Callable[[object, str], object]] = {
+    "int": _whole,
+    "int | None": _whole_or_none,
+    "float | None": _number_or_none,
+}
 
 
 def _in_python(text: str) -> str:
@@ -49,6 +96,24 @@ def _argument(field: str) -> str:
 
 def _word(option: str) -> str:
     return _RENAMED.get(option, option.replace("-", "_"))
+
+
+def machine_of(machine: Topology | str | Path) -> Topology | str:
+    """Machine, or its name.
+
+    Raises
+    ------
+    InputError
+        If it is neither, nor the path of a file.
+    """
+    if isinstance(machine, Topology | str):
+        return machine
+    if not isinstance(machine, Path):
+        raise InputError(
+            f"found {machine!r}, a Topology or the name of a machine or of its file is needed",
+            path="arguments", field="machine",
+        )  # fmt: skip
+    return str(machine)
 
 
 def kind_of(kind: Kind | str) -> Kind:
@@ -70,13 +135,25 @@ def size_of(size: int | float | str | None) -> int | None:
     InputError
         If it is not a positive number of whole bytes.
     """
-    if size is None:
-        return None
+    return None if size is None else bytes_of(size, "size")
+
+
+def bytes_of(size: int | float | str, field: str) -> int:
+    """Bytes of an argument: a number of bytes, or a text such as ``16MB``.
+
+    Raises
+    ------
+    InputError
+        If it is not a positive number of whole bytes.
+    """
     if isinstance(size, str):
-        return parse_size(size)
-    if isinstance(size, bool) or not isinstance(size, int | float) or not 0 < size < 1 << 62 or size != int(size):
+        try:
+            return parse_size(size)
+        except InputError as error:
+            raise InputError(error.what, path="arguments", field=field) from None
+    if isinstance(size, bool) or not isinstance(size, Real) or not 0 < size < 1 << 62 or size != int(size):
         raise InputError(
-            f"found {size!r}; give a number of bytes, or a text such as '16MB'", path="arguments", field="size"
+            f"found {size!r}; give a number of bytes, or a text such as '16MB'", path="arguments", field=field
         )
     return int(size)
 
@@ -106,7 +183,11 @@ def path_of(path: str | Path) -> Path:
     InputError
         If it is neither text nor a path.
     """
-    return path if isinstance(path, Path) else Path(_text(path, "path"))
+    if isinstance(path, Path):
+        return path
+    if "\n" in _text(path, "path"):
+        raise InputError("found a text of several lines, the name of a file is needed", path="arguments", field="path")
+    return Path(path)
 
 
 def _text(value: object, field: str) -> str:

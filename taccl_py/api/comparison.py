@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from pathlib import Path
 
-from taccl_py.api.arguments import kind_of, names_arguments, range_of
+from taccl_py.api.arguments import kind_of, machine_of, names_arguments, range_of
 from taccl_py.api.policy import AUTO, COMPARE_LIMIT_S, budget, runtime_named
 from taccl_py.baselines.compare import BaselineComparison, Given, Tuned, compare_sizes
 from taccl_py.collective import Kind
@@ -19,7 +20,7 @@ from taccl_py.topology.model import Topology
 
 @names_arguments
 def compare(  # noqa: PLR0913 - keywords with defaults, as the command's options
-    machine: Topology | str,
+    machine: Topology | str | Path,
     kind: Kind | str,
     sizes: str | tuple[int | str, int | str] = "1KiB:4GiB",
     *,
@@ -64,7 +65,7 @@ def compare(  # noqa: PLR0913 - keywords with defaults, as the command's options
     limits = Limits(seed=seed, stop=stop or threading.Event())
     limits = budget(limits, COMPARE_LIMIT_S, effort=effort, time_limit=time_limit)
     request = Request(
-        topology=machine, kind=kind_of(kind), sketch=sketch, root=root, engine=AUTO, options=Options(limits=limits)
+        topology=machine_of(machine), kind=kind_of(kind), sketch=sketch, root=root, engine=AUTO, options=Options(limits=limits)
     )  # fmt: skip
     topology = resolve_machine(request)
     target = runtime_named(runtime, topology)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from taccl_py.api.arguments import names_arguments
+from taccl_py.api.arguments import bytes_of, machine_of, names_arguments
 from taccl_py.api.policy import AUTO, DEMAND_LIMIT_S, EXCHANGE_RANKS, budget, default_seconds, scaled_seconds
 from taccl_py.collective import Kind
 from taccl_py.demand import DataDemand, dtype_named
@@ -29,7 +29,6 @@ from taccl_py.synthesis.catalog import ALL_ENGINE_NAMES, DEMAND_ENGINES
 from taccl_py.synthesis.demands import is_large, recognized
 from taccl_py.synthesis.engine import Events
 from taccl_py.topology.model import Topology
-from taccl_py.units import parse_size
 
 _T = TypeVar("_T")
 
@@ -97,7 +96,7 @@ def load_demand(
             f"found {type(what).__name__}, a file, a mapping or a formula's name is needed",
             path="arguments", field="what",
         )  # fmt: skip
-    found_bytes = _parsed(parse_size, size, "size") if isinstance(size, str) else size
+    found_bytes = None if size is None else bytes_of(size, "size")
     try:
         return read_demand_file(
             Path(what), found_bytes, None if dtype is None else _parsed(dtype_named, dtype, "dtype")
@@ -151,7 +150,7 @@ def moe_demand(  # noqa: PLR0913 - keywords with defaults, as the command's opti
     ranks: int,
     *,
     experts: int,
-    token_bytes: int,
+    token_bytes: int | str,
     routing: Any = None,
     tokens: int | None = None,
     topk: int | None = None,
@@ -170,7 +169,7 @@ def moe_demand(  # noqa: PLR0913 - keywords with defaults, as the command's opti
     ranks
         Number of ranks, on which the experts lie in order, as many on each.
     experts, token_bytes
-        Number of experts, and bytes of a token or of a result.
+        Number of experts, and bytes of a token or of a result, or a text such as ``14KiB``.
     routing
         Experts of each token: an array of integers with a row for each token, in order of the ranks, -1 for none; nested lists, or a file. None: drawn.
     tokens, topk, expert_groups, topk_groups, skew, seed
@@ -205,7 +204,7 @@ def moe_demand(  # noqa: PLR0913 - keywords with defaults, as the command's opti
                 field="routing",
             )
     call = ExpertCall(
-        named, experts, token_bytes, routing, tokens, topk, expert_groups, topk_groups, _parsed(parse_skew, skew, "skew"), dtype, seed
+        named, experts, bytes_of(token_bytes, "token_bytes"), routing, tokens, topk, expert_groups, topk_groups, _parsed(parse_skew, skew, "skew"), dtype, seed
     )  # fmt: skip
     try:
         return call.demand(ranks)
@@ -284,7 +283,7 @@ def demand_seconds(demand: DataDemand, engine: str) -> float:
 
 @names_arguments
 def synthesize_demand(  # noqa: PLR0913 - keywords with defaults, as the command's options
-    machine: Topology | str,
+    machine: Topology | str | Path,
     demand: DataDemand | Resharding,
     *,
     engine: str = AUTO,
@@ -343,4 +342,4 @@ def synthesize_demand(  # noqa: PLR0913 - keywords with defaults, as the command
         )
     limits = Limits(seed=seed, stop=stop or threading.Event())
     limits = budget(limits, demand_seconds(demand, engine), effort=effort, time_limit=time_limit)
-    return search(load_machine(machine).topology, demand, limits, events or Events(), engine)
+    return search(load_machine(machine_of(machine)).topology, demand, limits, events or Events(), engine)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taccl_py.answer import Answer
-from taccl_py.api.arguments import names_arguments, path_of, size_of
+from taccl_py.api.arguments import machine_of, names_arguments, path_of, size_of
 from taccl_py.api.files import LoweredFile
 from taccl_py.api.policy import AUTO, runtime_named
 from taccl_py.api.subject import (
@@ -78,7 +78,7 @@ def predict(
     what: Answer | Schedule | DemandAnswer | DemandSchedule | LoweredFile | str | Path,
     size: int | float | str | None = None,
     *,
-    machine: Topology | str = "",
+    machine: Topology | str | Path = "",
     nodes: int | None = None,
     runtime: str = AUTO,
     runtime_profile: str = AUTO,
@@ -113,7 +113,7 @@ def predict(
         If the verifier reports errors in a file.
     """
     size_bytes = size_of(size)
-    subject = _subject(what, machine, nodes, runtime)
+    subject = _subject(what, machine_of(machine), nodes, runtime)
     topology = subject.topology
     if subject.replay is None or topology is None:
         raise ValueError("a subject with a machine has no replay")

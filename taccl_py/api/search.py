@@ -6,10 +6,11 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from taccl_py import __version__
 from taccl_py.answer import Answer, Ended, Provenance, Scope, ScopedBound
-from taccl_py.api.arguments import kind_of, names_arguments, range_of, size_of
+from taccl_py.api.arguments import kind_of, machine_of, names_arguments, range_of, size_of
 from taccl_py.api.policy import (
     AUTO,
     budget,
@@ -81,7 +82,7 @@ def with_defaults(
 
 @names_arguments
 def synthesize(  # noqa: PLR0913 - keywords with defaults, as the command's options
-    machine: Topology | str,
+    machine: Topology | str | Path,
     kind: Kind | str,
     size: int | float | str | None = None,
     *,
@@ -155,7 +156,7 @@ def synthesize(  # noqa: PLR0913 - keywords with defaults, as the command's opti
     """
     limits = Limits(seed=seed, stop=stop or threading.Event())
     request = Request(
-        topology=machine, kind=kind_of(kind), sketch=sketch, size_bytes=size_of(size), root=root,
+        topology=machine_of(machine), kind=kind_of(kind), sketch=sketch, size_bytes=size_of(size), root=root,
         chunks_per_rank=chunks, options=Options(solver=solver, limits=limits),
     )  # fmt: skip
     request = with_defaults(request, engine=engine, effort=effort, time_limit=time_limit)
@@ -319,7 +320,7 @@ def wanted_sizes(demand: Demand, sizes: SizeRange | None) -> list[float]:
 
 @names_arguments
 def bound(
-    machine: Topology | str,
+    machine: Topology | str | Path,
     kind: Kind | str | DataDemand,
     size: int | float | str | None = None,
     *,
@@ -350,9 +351,9 @@ def bound(
     if isinstance(kind, DataDemand):
         if size is not None:
             raise InputError("is for the eight collectives, and a demand has its own; leave it out", field="size")
-        best, _ = demand_lower_bound(load_machine(machine).topology, kind, Limits())
+        best, _ = demand_lower_bound(load_machine(machine_of(machine)).topology, kind, Limits())
         return (ScopedBound(Scope.PHYSICAL, best.time_us, best.reason, ANY_ALGORITHM),)
-    demand = make_demand(Request(topology=machine, kind=kind_of(kind), size_bytes=size_of(size), root=root))
+    demand = make_demand(Request(topology=machine_of(machine), kind=kind_of(kind), size_bytes=size_of(size), root=root))
     profile = select_profile(runtime_profile, known_runtime(runtime, demand.topology).name, demand.topology).profile
     wanted = wanted_sizes(demand, None)
     analysis = analyse(demand.topology, demand.kind, demand.root, wanted, profile)
@@ -361,7 +362,7 @@ def bound(
 
 @names_arguments
 def synthesize_sizes(  # noqa: PLR0913 - keywords with defaults, as the command's options
-    machine: Topology | str,
+    machine: Topology | str | Path,
     kind: Kind | str,
     sizes: str | tuple[int | str, int | str],
     *,
@@ -411,7 +412,7 @@ def synthesize_sizes(  # noqa: PLR0913 - keywords with defaults, as the command'
         raise InputError("no sketch is searched for a range of sizes; name one, or leave it out", field="sketch")
     limits = Limits(seed=seed, stop=stop or threading.Event())
     request = Request(
-        topology=machine, kind=kind_of(kind), sketch=sketch, root=root, options=Options(limits=limits)
+        topology=machine_of(machine), kind=kind_of(kind), sketch=sketch, root=root, options=Options(limits=limits)
     )  # fmt: skip
     request = with_defaults(request, engine=None, effort=effort, time_limit=time_limit, ranged=True)
     topology = resolve_machine(request)

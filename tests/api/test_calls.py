@@ -5,12 +5,14 @@ import threading
 from dataclasses import FrozenInstanceError
 
 import networkx
+import numpy as np
 import pytest
 
 import taccl_py as taccl
 from taccl_py.answer import Ended
 from taccl_py.errors import InputError, TacclError, Violation
 from taccl_py.synthesis.engine import Proof
+from taccl_py.topology.files import topology_to_json
 from tests.cli.running import run_here
 
 
@@ -164,11 +166,32 @@ WRONG = {
     "engine": (lambda: taccl.synthesize("ring:4", "allgather", engine="tres", time_limit=1), "'tres' is not an engine"),
     "time limit": (lambda: taccl.synthesize("ring:4", "allgather", time_limit=0), "time_limit: found 0, a number"),
     "sizes": (lambda: taccl.synthesize_sizes("ring:4", "allgather", 4096), "arguments: sizes: found 4096;"),
+    "no machine": (lambda: taccl.bound(8, "allgather"), "arguments: machine: found 8, a Topology or the name"),
+    "text for a number": (
+        lambda: taccl.bound("ring:4", "broadcast", root="2"), "arguments: root: found '2', a whole number is needed",
+    ),
+    "text for seconds": (
+        lambda: taccl.synthesize("ring:4", "allgather", time_limit="2"), "arguments: time_limit: found '2', a number is",
+    ),
+    "no number": (lambda: taccl.load_machine("ndv2", nodes=True), "arguments: nodes: found True, a whole number"),
+    "text of a file": (lambda: taccl.check("<algo>\n</algo>"), "arguments: path: found a text of several lines"),
     "found": (lambda: taccl.lower("x.json"), "arguments: found: found str, an answer or a schedule is needed"),
     "what": (lambda: taccl.check(3), "arguments: what: found int,"),
     "file": (lambda: taccl.predict("none.xml"), "none.xml: "),
     "nodes": (lambda: taccl.load_machine("ring:4", 2), "'ring:4' is a whole machine"),
 }  # fmt: skip
+
+
+def test_numbers_may_be_those_of_numpy():
+    found = taccl.bound("ring:4", "broadcast", np.int64(4096), root=np.int32(1))
+    assert found == taccl.bound("ring:4", "broadcast", 4096, root=1)
+    assert taccl.load_machine("ndv2", nodes=np.int8(2)).num_ranks == 16
+
+
+def test_a_machine_may_be_a_path(tmp_path):
+    path = tmp_path / "ring.json"
+    path.write_text(json.dumps(topology_to_json(taccl.load_machine("ring:4"))))
+    assert taccl.bound(path, "allgather", 4096) == taccl.bound("ring:4", "allgather", 4096)
 
 
 @pytest.mark.parametrize("name", WRONG)

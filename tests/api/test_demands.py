@@ -101,6 +101,7 @@ def test_exchanges_of_experts_are_drawn_or_given():
     for given in ([[2, 3], [2, -1]], np.array([[2, 3], [2, -1]])):
         demand = taccl.moe_demand("moe-dispatch", 2, experts=4, token_bytes=64, routing=given)
         assert demand.total_bytes == 64
+    assert taccl.moe_demand("moe-dispatch", 2, experts=4, token_bytes="64B", routing=given) == demand
     drawn = taccl.moe_demand("MoE_combine", 2, experts=4, token_bytes=64, tokens=8, topk=2)
     assert (drawn.name, drawn.dtype) == ("moe-combine", "bfloat16")
 
