@@ -159,6 +159,7 @@ def _require_ways(demand: Demand, ranks: Sequence[int]) -> None:
     except Infeasible as error:
         raise Infeasible(
             f"{demand.kind} is impossible for ranks {format_ranks(ranks)} of {demand.topology.name}: no path of links between them "
-            f"leads from rank {ranks[error.source]} to rank {ranks[error.rank]}, and ranks outside of a group do not pass its data on",
+            f"leads from rank {ranks[error.source]} to rank {ranks[error.rank]}, and ranks outside of a group do not pass its data on; "
+            "they do in taccl groups with --relay",
             chunk=error.chunk, source=error.source, rank=error.rank, restriction=error.restriction,
         ) from None  # fmt: skip

@@ -209,6 +209,7 @@ def topology_from_fields(fields: Fields) -> Topology:
     fields.header(FORMAT, VERSION)
     name = fields.text("name")
     source = fields.text("source", "")
+    fields.text("description", "")  # for people
     node_of = _node_of(fields)
     ports = _expanded_ports(fields)
     links = [_expanded_link(item, len(node_of), len(ports)) for item in fields.objects("links")]
@@ -239,7 +240,7 @@ def _expanded_ports(fields: Fields) -> list[Port]:
     ports: list[Port] = []
     number_of: dict[str, int] = {}
     for item in fields.objects("ports", []):
-        port = Port(item.text("name"), _time(item, "alpha_us"), _time(item, "beta_us_per_mb"))
+        port = Port(item.text("name"), _time(item, "alpha_us"), _beta_us_per_mb(item))
         item.finish()
         if port.name in number_of:
             item.fail("name", f"{port.name!r} is already the name of port {number_of[port.name]}; names are unique")
@@ -252,15 +253,13 @@ def _expanded_link(item: Fields, num_ranks: int, num_ports: int) -> Link:
     src, dst = _rank(item, "from", num_ranks), _rank(item, "to", num_ranks)
     if src == dst:
         item.fail("to", f"found {dst}, the link's own start; a link joins two different ranks")
-    alpha_us, beta_us_per_mb = _time(item, "alpha_us"), _time(item, "beta_us_per_mb")
-    if alpha_us == 0 and beta_us_per_mb == 0:
-        item.fail("beta_us_per_mb", "alpha and beta are both 0; give the link a cost")
+    cost = _cost(item)
     ports = item.integers("ports", [], least=0)
     for place, port in enumerate(ports):
         if port >= num_ports:
             item.fail(f"ports/{place}", f"found {port}, but there are {num_ports} ports, counted from 0")
     _check_once(item, "ports", ports)
-    link = Link(src, dst, alpha_us, beta_us_per_mb, _time(item, "latency_us", 0.0), tuple(ports))
+    link = Link(src, dst, cost.alpha_us, cost.beta_us_per_mb, _time(item, "latency_us", 0.0), tuple(ports))
     item.finish()
     return link
 
@@ -527,20 +526,23 @@ def _time(item: Fields, key: str, default: float | None = None) -> float:
 
 
 def _cost(item: Fields) -> AlphaBeta:
-    alpha_us = _time(item, "alpha_us")
+    cost = AlphaBeta(_time(item, "alpha_us"), _beta_us_per_mb(item))
+    if cost.alpha_us == 0 and cost.beta_us_per_mb == 0:
+        item.fail("beta_us_per_mb", "alpha and beta are both 0; give it a cost")
+    return cost
+
+
+def _beta_us_per_mb(item: Fields) -> float:
     if item.has("bandwidth_gbps"):
         if item.has("beta_us_per_mb"):
             item.fail("bandwidth_gbps", "says the same as beta_us_per_mb (1000 / bandwidth); keep one of them")
         beta_us_per_mb = 1000 / item.number("bandwidth_gbps", above=0.0)
         if beta_us_per_mb > MAX_COST_US:
             item.fail("bandwidth_gbps", f"is so small that a megabyte takes more than {MAX_COST_US:g} us; write more")
-        return AlphaBeta(alpha_us, beta_us_per_mb)
+        return beta_us_per_mb
     if not item.has("beta_us_per_mb"):
         item.missing("beta_us_per_mb", "bandwidth_gbps")
-    cost = AlphaBeta(alpha_us, _time(item, "beta_us_per_mb"))
-    if cost.alpha_us == 0 and cost.beta_us_per_mb == 0:
-        item.fail("beta_us_per_mb", "alpha and beta are both 0; give it a cost")
-    return cost
+    return _time(item, "beta_us_per_mb")
 
 
 def _rank(item: Fields, key: str, num_ranks: int) -> int:

@@ -256,7 +256,7 @@ def test_a_process_group_without_a_path_ends_with_3(refuse):
     sentence = refuse(3, ["rank 4 to rank 2"], "synth", "ring:8", "gather", "--ranks", "2,4,6", "-o", "out")
     assert "no path of links" in sentence
     assert "ranks 2,4,6 of ring-8" in sentence
-    assert "outside of a group do not pass" in sentence
+    assert "outside of a group do not pass its data on; they do in taccl groups with --relay" in sentence
 
 
 def test_nodes_multiply_a_machine(taccl):

@@ -103,6 +103,14 @@ def read_expanded(value: Any) -> Topology:
     return topology_from_fields(Fields(value, "test.json"))
 
 
+def test_the_expanded_form_may_give_bandwidths_and_a_description():
+    by_rate = copy.deepcopy(EXPANDED)
+    by_rate["description"] = "two ranks"
+    for item in (*by_rate["ports"], *by_rate["links"]):
+        item["bandwidth_gbps"] = 1000 / item.pop("beta_us_per_mb")
+    assert topology_from_fields(Fields(by_rate, "file")) == topology_from_fields(Fields(EXPANDED, "file"))
+
+
 def test_node_form_gives_links_with_their_costs_and_ports(write_json: WriteJson) -> None:
     topology = read_topology(write_json(NODE_FORM))
     assert (topology.name, topology.source, topology.num_ranks) == ("toy", "invented", 3)
@@ -347,6 +355,10 @@ BROKEN_EXPANDED = [
     ("links.0.from", 2, "links.0.from", "rank 2 does not exist, ranks are 0..1"),
     ("links.0.to", 1, "links.0.to", "joins two different ranks"),
     ("links.0.beta_us_per_mb", -20, "links.0.beta_us_per_mb", "found -20"),
+    ("links.0.bandwidth_gbps", 50, "links.0.bandwidth_gbps", "says the same as beta_us_per_mb"),
+    ("ports.0.bandwidth_gbps", 50, "ports.0.bandwidth_gbps", "says the same as beta_us_per_mb"),
+    ("ports.0.beta_us_per_mb", ..., "ports.0.beta_us_per_mb", "is missing; add it or bandwidth_gbps"),
+    ("description", 3, "description", "a text is needed"),
     ("links.1.ports.1", 2, "links.1.ports.1", "found 2, but there are 2 ports"),
     ("links.1.ports", ["a"], "links.1.ports.0", "a whole number is needed"),
     ("links.0.gbps", 3, "links.0.gbps", "is not a known field"),
