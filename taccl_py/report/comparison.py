@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import statistics
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from taccl_py.baselines.compare import BaselineComparison, ComparedSize, MeasuredLog, MeasuredSize
@@ -131,18 +131,24 @@ def remedy(result: dict[str, Any], directory: str) -> str:
     if not result["left_to_nccl"]:
         return ""
     spans = [f"{low}:{high}" for low, high in result["left_to_nccl"]]
-    words = ", ".join(
-        f"{format_size(low)} to {format_size(high)}" if low < high else format_size(low)
-        for low, high in result["left_to_nccl"]
-    )
+    sizes = {row["size_bytes"] for row in result["sizes"]}
+    words = ", ".join(_span_in_words(low, high, sizes) for low, high in result["left_to_nccl"])
     leave = " ".join(f"--leave {result['collective']}:{span}" for span in spans)
     profile, library = f"runtime profile {result['runtime_profile']}", result["library"]
     if all(row["remedy"] for row in result["sizes"]):
         return f"note: under {profile} {library} is faster at every size, {words}: install no file for them"
     return (
-        f"note: under {profile} {library} is faster from {words}; leave these sizes to it: "
+        f"note: under {profile} {library} is faster at {words}; leave these sizes to it: "
         f"taccl install {shlex.quote(directory)} -o INSTALLED {leave}"
     )
+
+
+def _span_in_words(low: int, high: int, sizes: Collection[int]) -> str:
+    """Sizes of a span, of which the last one may be the byte below a size at which ours is faster."""
+    if low == high:
+        return format_size(low)
+    last = f"below {format_size(high + 1)}" if high + 1 in sizes else format_size(high)
+    return f"{format_size(low)} to {last}"
 
 
 def comparison_tables(result: dict[str, Any]) -> list[Table]:
@@ -190,15 +196,16 @@ def _time(time_us: float | None) -> str:
 
 
 def _log_table(log: dict[str, Any], result: dict[str, Any]) -> Table:
+    library = result["library"]
     medians = [
         f"{name} off by x{log[key]:.2f} in the median"
-        for name, key in (("NCCL", "nccl_median_error"), ("ours", "ours_median_error")) if log[key] is not None
+        for name, key in ((library, "nccl_median_error"), ("ours", "ours_median_error")) if log[key] is not None
     ]  # fmt: skip
-    whose = {"nccl": " of NCCL", "ours": " of our files"}.get(log["of"], "")
+    whose = {"nccl": f" of {library}", "ours": " of our files"}.get(log["of"], "")
     title = (
         f"Measured{whose}: {log['log']}; predicted under {_under(result)}; {', '.join(medians) or 'nothing to compare'}"
     )
-    columns = ("size", "measured", "NCCL predicted", "as", "error", "ours predicted", "error")
+    columns = ("size", "measured", f"{library} predicted", "as", "error", "ours predicted", "error")
     rows = [
         (
             format_size(row["size_bytes"]), format_time(row["measured_us"]), _time(row["nccl_us"]),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
 import pytest
 
-from taccl_py.baselines.compare import BaselineComparison, ComparedSize
+from taccl_py.baselines.compare import BaselineComparison, ComparedSize, MeasuredLog, MeasuredSize
 from taccl_py.baselines.nccl_time import NcclTime
 from taccl_py.collective import Kind
 from taccl_py.lowering.program import Protocol
@@ -42,6 +43,22 @@ def test_the_remedy_is_a_command() -> None:
     left = parse_left(words[-1])
     assert (left.kind, left.sizes) == ("allreduce", SizeRange(2048, 8191))
     assert [bool(row["remedy"]) for row in result["sizes"]] == [False, True, True, False]
+
+
+def test_a_span_in_words_ends_below_the_size_at_which_ours_is_faster() -> None:
+    result = comparison_record(_compared({1024: 9.0, 2048: 11.0, 4096: 12.0, 8192: 9.9, 16384: 12.0}))
+    assert "NCCL is faster at 2KiB to below 8KiB, 16KiB; leave these sizes to it" in remedy(result, "out")
+    assert "is faster at 2KiB to 4KiB" in remedy({**result, "left_to_nccl": [[2048, 4096]]}, "out")
+
+
+def test_logs_stand_beside_the_library_of_the_profile() -> None:
+    log = MeasuredLog("run.log", "nccl", (MeasuredSize(1024, 11.0, NcclTime("Ring", Protocol.LL, 12.0), None),))
+    for profile, library in (("executor-a100", "NCCL"), ("rccl-mi300x", "RCCL")):
+        compared = replace(_compared({1024: 9.0}), profile=load_profile(profile), measured=(log,))
+        *_, table = comparison_tables(comparison_record(compared))
+        assert str(table.title).startswith(f"Measured of {library}: run.log; predicted under")
+        assert f"; {library} off by x1.09 in the median" in str(table.title)
+        assert str(table.columns[2].header) == f"{library} predicted"
 
 
 def test_no_remedy_where_ours_is_faster_and_no_file_where_it_never_is() -> None:
