@@ -66,10 +66,13 @@ def sweep_figure(sweep: SizeSweep) -> Any:
                 hovertemplate="%{text}: %{y:.4g}<extra></extra>",
             )  # fmt: skip
     for number, line in enumerate(sweep.runtime_bounds):
+        # A line of one point is seen by its mark alone.
+        mode, mark = "markers" if len(line.points) == 1 else "lines", {"symbol": "line-ew-open", "size": 12}
         for axis, found in (("y", [p.time_us for p in line.points]), ("y2", [p.busbw_gbps for p in line.points])):
             figure.add_scatter(
                 x=[p.size_bytes for p in line.points], y=found, yaxis=axis, name=_wrapped(line.name),
-                legendgroup=f"bound {number}", showlegend=axis == "y", mode="lines", line={"color": colour_of(number, 1), "dash": "dot"},
+                legendgroup=f"bound {number}", showlegend=axis == "y", mode=mode, line={"color": colour_of(number, 1), "dash": "dot"},
+                marker={**mark, "color": colour_of(number, 1)},
                 text=[format_size(p.size_bytes) for p in line.points], hovertemplate="%{text}: %{y:.4g}<extra></extra>",
             )  # fmt: skip
     bound = [point.size_bytes for point in sweep.bound]

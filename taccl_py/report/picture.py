@@ -55,9 +55,11 @@ def _sweep(sweep: SizeSweep, part: Any) -> None:
         axes[1].semilogx(sizes, [point.busbw_gbps for point in line.points], marker=".")
         axes[2].semilogx(sizes, [100 * point.gap for point in line.points], marker=".")
     for number, line in enumerate(sweep.runtime_bounds):
-        sizes, colour = [point.size_bytes for point in line.points], f"C{number}"
-        axes[0].loglog(sizes, [point.time_us for point in line.points], ":", color=colour, label=line.name)
-        axes[1].semilogx(sizes, [point.busbw_gbps for point in line.points], ":", color=colour)
+        sizes = [point.size_bytes for point in line.points]
+        # A line of one point is seen by its mark alone.
+        style = {"color": f"C{number}", "linestyle": ":", "marker": "_" if len(sizes) == 1 else "", "markersize": 9}
+        axes[0].loglog(sizes, [point.time_us for point in line.points], label=line.name, **style)
+        axes[1].semilogx(sizes, [point.busbw_gbps for point in line.points], **style)
     axes[0].loglog(bound, [point.time_us for point in sweep.bound], "--", color="grey", label=bound_name(sweep))
     axes[1].semilogx(bound, [point.busbw_gbps for point in sweep.bound], "--", color="grey")
     for axis, what in zip(axes, ("time, us", "busbw, GB/s", "gap, %"), strict=True):
@@ -86,7 +88,7 @@ def _timeline(item: Item, axis: Any, mpl: Any) -> None:
                 edgecolor="black" if critical else "white", zorder=2 if critical else 1,
             )  # fmt: skip
     axis.set_yticks(range(shown), [f"rank {rank}" for rank in range(shown)], fontsize=7)
-    axis.invert_yaxis()
+    axis.set_ylim(shown - 0.5, -0.5)  # the first rank above, and room for one that sends nothing
     axis.set_xlim(0, item.timeline.makespan_us or 1)
     axis.set_xlabel("time, us")
     axis.set_title(f"{title_of(item)}: sends by rank, the critical path framed", loc="left")

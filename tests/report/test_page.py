@@ -3,14 +3,16 @@
 import re
 from dataclasses import replace
 
+import matplotlib
 import pytest
+from matplotlib.figure import Figure
 
 from taccl_py.collective import Kind
 from taccl_py.report.figures import _radius, sweep_figure, timeline_figure, topology_figure
-from taccl_py.report.items import size_sweeps
+from taccl_py.report.items import SizeLine, size_sweeps
 from taccl_py.report.markdown import report_markdown
 from taccl_py.report.page import report_page
-from taccl_py.report.picture import draw
+from taccl_py.report.picture import _sweep, _timeline, draw
 from taccl_py.units import SizeRange
 from tests.report.results import SIZES, item
 
@@ -107,6 +109,26 @@ def test_pictures_are_the_same_every_time(gather, sweeps, form, begins):
     one, two = (draw([gather], sweeps[:1], form) for _ in range(2))
     assert one.startswith(begins)
     assert one == two
+
+
+def test_a_bound_at_one_size_is_seen(sweeps):
+    """A dotted line of one point is nothing: the legend named a bound that no picture showed."""
+    sweep = sweeps[0]
+    for number, html, marker in ((1, "markers", "_"), (2, "lines", "")):
+        line = SizeLine("bound, profile p", sweep.bound[:number], "p")
+        sweep = replace(sweep, runtime_bounds=(line,))
+        drawn = [trace.mode for trace in sweep_figure(sweep).data if trace.name == "bound, profile p"]
+        assert drawn == [html, html]
+        part = Figure()
+        _sweep(sweep, part)
+        shown = [found.get_marker() for found in part.axes[0].lines if found.get_label() == "bound, profile p"]
+        assert shown == [marker]
+
+
+def test_a_timeline_has_room_for_ranks_that_send_nothing():
+    axis = Figure().subplots()
+    _timeline(item("ring:4", Kind.GATHER), axis, matplotlib)
+    assert axis.get_ylim() == (3.5, -0.5)
 
 
 @pytest.mark.parametrize(("number", "radius"), [(1, 0.0), (2, 0.5), (6, 1.0), (4, 2**-0.5)])
