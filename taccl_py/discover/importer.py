@@ -206,6 +206,8 @@ def _read_boxes(
 
 
 def _server(box: Box, path: Path, form: DumpFormat, name: str, gpu: str) -> NodeTemplate:
+    if box.model:
+        _require_maker(gpu, GPU_MODELS[box.model].is_amd, form, str(path))
     box.model = gpu or box.model
     named = f"; the GPU was named: {gpu}" if gpu else f"; {box.guess}" if box.guess else ""
     source = f"{_SERVERS[form]}{named}; {ALPHA_SOURCE}"
@@ -216,12 +218,8 @@ def _server(box: Box, path: Path, form: DumpFormat, name: str, gpu: str) -> Node
 
 
 def _read_box(text: str, path: str, form: DumpFormat, gpu: str) -> Box:
-    if gpu and form in _AMD and GPU_MODELS[gpu].is_amd is not _AMD[form]:
-        wanted = ", ".join(model.name for model in GPU_MODELS.values() if model.is_amd is _AMD[form])
-        what = (
-            f"{gpu} is no GPU of the {_SERVERS[form].split(' (')[0]} in {path}; name one of {wanted}, or leave it out"
-        )
-        raise InputError(what, path="command line", field="--gpu")
+    if form in _AMD:
+        _require_maker(gpu, _AMD[form], form, path)
     try:
         if form is DumpFormat.NCCL:
             return read_topology_dumps([_root(text, path, "system")], [path])
@@ -232,6 +230,16 @@ def _read_box(text: str, path: str, form: DumpFormat, gpu: str) -> Box:
         if error.path is None:
             raise InputError(error.what, path=path) from None
         raise
+
+
+def _require_maker(gpu: str, is_amd: bool, form: DumpFormat, path: str) -> None:
+    """Refuse a GPU, if one is named, of another maker than the file's."""
+    if gpu and GPU_MODELS[gpu].is_amd is not is_amd:
+        wanted = ", ".join(model.name for model in GPU_MODELS.values() if model.is_amd is is_amd)
+        what = (
+            f"{gpu} is no GPU of the {_SERVERS[form].split(' (')[0]} in {path}; name one of {wanted}, or leave it out"
+        )
+        raise InputError(what, path="command line", field="--gpu")
 
 
 def _root(text: str, path: str, word: str) -> Element:

@@ -196,9 +196,19 @@ def test_the_note_of_a_guess_states_the_rate_that_counts(imported):
     assert "mi210, and rates of links are those of the file; if" in stated
 
 
-@pytest.mark.parametrize(("name", "gpu", "known"), [("smi-dgx1", "mi300x", "v100"), ("rocm-smi", "h100", "mi210")])
+@pytest.mark.parametrize(
+    ("name", "gpu", "known"),
+    [
+        ("smi-dgx1", "mi300x", "v100"),
+        ("rocm-smi", "h100", "mi210"),
+        ("rccl-mi300x", "h100", "mi300x"),
+        ("nccl-nvswitch", "mi300x", "a100"),
+    ],
+)
 def test_a_gpu_of_another_maker_is_refused(imported, name, gpu, known):
-    with pytest.raises(InputError, match=f"--gpu: {gpu} is no GPU of the matrix of .*{known}.* leave it out"):
+    with pytest.raises(
+        InputError, match=f"--gpu: {gpu} is no GPU of the (matrix|topology dump) of .*{known}.* leave it out"
+    ):
         imported(name, gpu=gpu)
 
 
