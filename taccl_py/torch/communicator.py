@@ -7,7 +7,7 @@ import itertools
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, PackageMissing, TacclError
@@ -58,6 +58,7 @@ class Communicator:
         self._watch = CallWatch(stall_seconds)
         self._seats: dict[Any, GroupSeat] = {}
         self._pool: Any = None
+        self._is_closed = False
         weakref.finalize(self, self._watch.stop)
         operators, torch = self._torch.distributed.ReduceOp, self._torch
         self._arithmetic = {
@@ -68,8 +69,21 @@ class Communicator:
             operators.AVG: Arithmetic("avg", torch.add, is_mean=True),
         }
 
+    def __repr__(self) -> str:
+        """The directory that it was made of."""
+        return f"Communicator({self._name!r})"
+
+    def __enter__(self) -> Self:
+        """Begin a block that ends with `close`."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the block."""
+        self.close()
+
     def close(self) -> None:
-        """End the watch of calls, and let go of groups and scratch; nothing is called afterwards."""
+        """End the watch of calls, and let go of groups and scratch; calls are refused afterwards."""
+        self._is_closed = True
         self._watch.stop()
         self._seats.clear()
         self._pool = None
@@ -157,6 +171,8 @@ class Communicator:
 
     def _call(self, kind: Kind, tensors: tuple[tuple[str, Any], ...], group: Any, async_op: bool, **words: Any) -> None:
         """Make a call; `words` are `op`, `source` and `splits`, for the collectives that have them."""
+        if self._is_closed:
+            raise InputError("the communicator is closed; load the directory again", path=FUNCTIONS[kind])
         seat = self._seat(group)
         request = CallRequest(kind, tensors, **words)
         with self._torch.no_grad():

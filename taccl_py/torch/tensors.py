@@ -170,7 +170,9 @@ def _check_dense(torch: Any, request: CallRequest) -> None:
     for name, tensor in request.tensors:
         if not isinstance(tensor, torch.Tensor):
             raise _wrong(function, name, f"found {type(tensor).__name__}, a tensor is needed")
-        if tensor.layout is not torch.strided or not tensor.is_contiguous():
+        if tensor.layout is not torch.strided:
+            raise _wrong(function, name, "is sparse; call .to_dense() on it")
+        if not tensor.is_contiguous():
             raise _wrong(function, name, "is not contiguous; call .contiguous() on it")
         if tensor.dtype != output.dtype:
             raise _wrong(function, name, f"is of {type_name(tensor)}, the output of {type_name(output)}; use one type")

@@ -38,3 +38,14 @@ def test_without_a_process_group_a_call_says_what_to_do(directory):
     for group in (None, 3):
         with pytest.raises(InputError, match="group: there is no process group; call"):
             comm.all_reduce(torch.ones(4), group=group)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_a_block_closes_what_was_loaded_for_it(directory):
+    """A call after the end would have nobody who watches it."""
+    import torch
+
+    with taccl_py.torch.load(directory) as comm:
+        assert repr(comm) == f"Communicator({str(directory)!r})"
+    with pytest.raises(InputError, match="all_reduce: the communicator is closed; load the directory again"):
+        comm.all_reduce(torch.ones(4))

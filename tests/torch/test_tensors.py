@@ -87,7 +87,7 @@ def test_what_is_left_to_the_backend_whatever_files_there_are():
     [
         (lambda: described(Kind.ALLREDUCE, 3.0), "all_reduce: tensor 0: found float, a tensor is needed"),
         (lambda: described(Kind.ALLREDUCE, ones(4, 4).T), "is not contiguous"),
-        (lambda: described(Kind.ALLREDUCE, ones(4, 4).to_sparse()), "is not contiguous"),
+        (lambda: described(Kind.ALLREDUCE, ones(4, 4).to_sparse()), "is sparse; call .to_dense"),
         (lambda: described(Kind.ALLGATHER, ones(9), ones(2)), "tensor 0: has 9 elements, 4 ranks with 2 need 8"),
         (lambda: described(Kind.REDUCESCATTER, ones(2), ones(9)), "tensor 1: has 9 elements, 4 ranks with 2 need 8"),
         (lambda: described(Kind.ALLTOALL, ones(8), ones(4)), "tensor 1: has 4 elements, and the output 8"),
