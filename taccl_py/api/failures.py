@@ -149,22 +149,22 @@ class FailurePlan:
         InvalidArtifact
             If the verifier reports errors in what was made.
         """
-        limits = self._limits(deadline, len(self.classes) + 1)
+        limits = self.request.options.limits
         is_beside = limits.workers > 1 and limits.by_work and self.topology.num_ranks >= _LEAST_RANKS_BESIDE
         whole = self._within(self.request, replace(limits.within(limits.seconds * EFFORTS["quick"]), workers=1))
         with ExitStack() as stack:
             if not is_beside:
                 events.stage("whole machine")
-                self._serve_whole(limits, runtime, lower)
+                self._serve_whole(self._limits(deadline, len(self.classes) + 1), runtime, lower)
             beside: BackgroundCall[float | None] | None = None
             for number, failures in enumerate(self.classes):
                 share = self._limits(deadline, len(self.classes) - number)
-                kept = 0.0 if lower is None or share.by_work else _LOWERING * share.seconds
-                found = self._searched(failures, runtime, share.within(share.seconds - kept), events)
+                kept = 0.0 if lower is None else _LOWERING
+                found = self._searched(failures, runtime, share.clock_share(1 - kept), events)
                 self.done.append(found)
                 if is_beside and beside is None and found.answer is not None and not limits.stop.is_set():
                     beside = BackgroundCall(stack, _time_on_whole, whole, runtime)
-                in_time = _as_it_is if lower is None else _InTime.of(lower, share, kept)
+                in_time = _as_it_is if lower is None else _InTime.of(lower, share, kept * share.seconds)
                 yield from self._served_class(number, found, runtime, events, in_time)
             if beside is not None:
                 events.stage("whole machine")
@@ -174,13 +174,13 @@ class FailurePlan:
 
     def _serve_whole(self, limits: Limits, runtime: Runtime, lower: Lowerer | None) -> None:
         """Search the whole machine, and lower what is found."""
-        kept = 0.0 if lower is None or limits.by_work else _LOWERING * limits.seconds
+        kept = 0.0 if lower is None else _LOWERING
         with suppress(SynthesisError, LoweringError, Interrupted):  # the searches that follow tell of the interrupt
-            answer = search_for(self._within(self.request, limits.within(limits.seconds - kept)), runtime, Events())
+            answer = search_for(self._within(self.request, limits.clock_share(1 - kept)), runtime, Events())
             self.healthy_us = answer.time_us
             self._whole = answer, None
             if lower is not None and not limits.stop.is_set():
-                self._whole = _InTime.of(lower, limits, kept)(answer, None)
+                self._whole = _InTime.of(lower, limits, kept * limits.seconds)(answer, None)
 
     def _or_whole(self, answer: Answer, choice: Choice | None, runtime: Runtime) -> tuple[Answer, Choice | None]:
         """Schedule and program for a failure: those found for it, or those of the whole machine if they serve it too, as fast."""
@@ -251,9 +251,9 @@ class FailurePlan:
             return ServedClass(failures, None, str(error))
 
     def _limits(self, deadline: Deadline, left: int) -> Limits:
-        """Limits of the next search: those of an effort as they are, a time shared out among the searches that are left."""
+        """Limits of the next search: the work of an effort as it is, a time shared out among the searches that are left."""
         limits = self.request.options.limits
-        return limits if limits.by_work else limits.within(deadline.left / left)
+        return limits.clock_share(1 / left) if limits.by_work else limits.within(deadline.left / left)
 
     def _within(self, request: Request, limits: Limits) -> Request:
         return replace(request, options=replace(request.options, limits=limits))

@@ -78,8 +78,15 @@ class Limits:
 
     def share(self, part: float) -> Limits:
         """Return the same limits with a part of the budget, and of the time left until the clock cuts it short."""
+        return self.within(part * self.seconds)._until_part(part)
+
+    def clock_share(self, part: float) -> Limits:
+        """Return the same limits with a part of the time of the clock, and all of a budget of work."""
+        return self._until_part(part) if self.by_work else self.within(part * self.seconds)
+
+    def _until_part(self, part: float) -> Limits:
         now_s = time.monotonic()
-        return replace(self.within(part * self.seconds), ends_at_s=now_s + part * (self.ends_at_s - now_s))
+        return replace(self, ends_at_s=now_s + part * (self.ends_at_s - now_s))
 
     def at_least(self, seconds: float) -> Limits:
         """Return the same limits, with so many seconds left until the clock cuts a budget of work short."""

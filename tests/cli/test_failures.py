@@ -227,6 +227,22 @@ def test_programs_take_their_part_of_a_time_limit(taccl, folder, monkeypatch):  
     assert was_over == [False, False, False]
 
 
+def test_an_effort_that_a_clock_may_cut_short_shares_out_the_clock(taccl, folder, monkeypatch):  # noqa: ARG001
+    """The whole machine's search took all of the time, and no failure was served."""
+    clock, work = [], []
+    search_for = api_failures.search_for
+
+    def timed(request, *rest):
+        clock.append(request.options.limits.clock_seconds)
+        work.append(request.options.limits.seconds)
+        return search_for(request, *rest)
+
+    monkeypatch.setattr(api_failures, "search_for", timed)
+    assert taccl(*WORDS, "gpu-link,gpu-link:0.5", "--time-limit", "300", "--effort", "quick").code == 0
+    assert clock == [pytest.approx(300 * part, rel=0.1) for part in (0.6 / 3, 0.6 / 2, 0.6)]
+    assert len(set(work)) == 1
+
+
 def test_what_is_missing_is_told_beside_json(taccl, folder):  # noqa: ARG001
     ended = taccl(*LINE, "--only-schedule", "--json")
     assert ended.code == 0

@@ -149,6 +149,13 @@ def test_a_share_is_one_of_work_and_of_the_clock():
     assert Limits(seconds=8.0, by_work=True).share(0.25).ends_at_s == math.inf
 
 
+def test_a_share_of_the_clock_leaves_a_budget_of_work_as_it_is():
+    limits = Limits(seconds=8.0, by_work=True, ends_at_s=time.monotonic() + 40.0).clock_share(0.25)
+    assert limits.seconds == 8.0
+    assert limits.clock_seconds == pytest.approx(10.0, abs=1.0)
+    assert Limits(seconds=8.0).clock_share(0.25) == Limits(seconds=2.0)
+
+
 def test_the_clock_may_be_held_back():
     cut = Limits(seconds=8.0, by_work=True, ends_at_s=time.monotonic() - 1.0)
     assert cut.at_least(10.0).clock_seconds == pytest.approx(10.0, abs=1.0)
