@@ -119,17 +119,18 @@ def synthesize_portfolio(
     deadline, over, stopped = limits.deadline(), limits.to_lower(), limits.stop.is_set
     events.stage("bounds")
     demands = [replace(demand, size_bytes=float(size)) for size in sizes.stepped(_PROBE_FACTOR)]
-    searching_s = limits.seconds * (1 - (_LOWERING if profile is None else _REPLAYING))
+    searching, share = 1 - (_LOWERING if profile is None else _REPLAYING), 1.0 if profile is None else _OWN_SHARE
+    searching_s = limits.seconds * searching
+    own_end, end = (limits.clock_share(part).ends_at_s for part in (searching * share, searching))
     soon = limits.share(_BOUNDS)
     bounding = soon.countdown(least_seconds=_LEAST_SECONDS)
     bounds = DemandBounds.of(demand.topology, demand.kind, demand.root, soon, relays_from=float(low))
     with Racer(request.options, _RUN_SECONDS, workers).running() as racer:
         probes = racer.spread(_bounded, (_Bounding(bounds, each, bounding()) for each in demands))
-        share = 1.0 if profile is None else _OWN_SHARE
-        racing = racer.within((deadline.left - limits.seconds + searching_s) * share, _LEAST_SECONDS)
+        racing = racer.within((deadline.left - limits.seconds + searching_s) * share, _LEAST_SECONDS, own_end)
         candidates = race_candidates(probes, racing, events)
         if profile is not None and not limits.stop.is_set():
-            racing = racer.within(deadline.left - limits.seconds + searching_s, _LEAST_SECONDS)
+            racing = racer.within(deadline.left - limits.seconds + searching_s, _LEAST_SECONDS, end)
             candidates += _candidates_under(profile, probes, racing, events)
         if not candidates:
             loosened = " or loosen the sketch" if request.sketch else ""

@@ -88,6 +88,10 @@ class Limits:
         now_s = time.monotonic()
         return replace(self, ends_at_s=now_s + part * (self.ends_at_s - now_s))
 
+    def until(self, ends_at_s: float) -> Limits:
+        """Return the same limits, which the clock cuts short at this time (`time.monotonic`) at the latest."""
+        return replace(self, ends_at_s=min(self.ends_at_s, ends_at_s))
+
     def at_least(self, seconds: float) -> Limits:
         """Return the same limits, with so many seconds left until the clock cuts a budget of work short."""
         return replace(self, ends_at_s=max(self.ends_at_s, time.monotonic() + seconds)) if self.by_work else self

@@ -153,9 +153,19 @@ class Racer:
         with start_workers(self._workers) as self._processes:
             yield self
 
-    def within(self, seconds: float, least_seconds: float = 0.0) -> Racer:
-        """Return one with the same processes and another time limit, which is counted from now on; the clock leaves the least in any case."""
-        limits = self._options.limits.within(max(seconds, least_seconds)).at_least(least_seconds)
+    def within(self, seconds: float, least_seconds: float = 0.0, ends_at_s: float = math.inf) -> Racer:
+        """Return one with the same processes and another time limit, which is counted from now on.
+
+        Parameters
+        ----------
+        seconds
+            The limit.
+        least_seconds
+            Seconds that it has in any case, whatever the clock says.
+        ends_at_s
+            Time of the clock (`time.monotonic`) at which it ends even so.
+        """
+        limits = self._options.limits.within(max(seconds, least_seconds)).until(ends_at_s).at_least(least_seconds)
         options = replace(self._options, limits=limits)
         found = Racer(options, self._seconds, self._workers, has_answer=self._has_answer)
         found._processes = self._processes

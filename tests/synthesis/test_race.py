@@ -206,6 +206,13 @@ def test_a_racer_has_the_least_time_whatever_the_clock_says():
     assert not racer.within(10.0, 5.0).over
 
 
+def test_a_racer_may_leave_some_of_the_clock_to_what_follows():
+    racer = Racer(Options(limits=Limits(seconds=60.0, by_work=True)), 60.0, 1)
+    assert not racer.within(10.0, ends_at_s=time.monotonic() + 60.0).over
+    assert racer.within(10.0, ends_at_s=time.monotonic() - 1.0).over
+    assert not racer.within(10.0, 5.0, time.monotonic() - 1.0).over
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_runs_behind_one_that_is_enough_are_not_needed(monkeypatch, workers):
     """However long they would take, and however good those before are; two processes would else sleep for minutes."""
