@@ -103,7 +103,9 @@ def make_demand(request: Request, *, expanded: bool = True) -> Demand:
     if request.root and request.kind not in ROOTED:
         raise InputError(f"{request.kind} has no root; leave --root out", path="command line", field="--root")
     size_bytes = topology.default_bytes(1) if request.size_bytes is None else request.size_bytes
-    chunks = request.chunks_per_rank or (sketch.chunks_per_rank if sketch else None)
+    chunks = request.chunks_per_rank
+    if chunks is None and sketch is not None:
+        chunks = sketch.chunks_per_rank
     demand = Demand(topology, request.kind, size_bytes, request.root, sketch, chunks, request.message_chunks)
     given = {"num_ranks": "--ranks" if request.ranks is not None else "TOPOLOGY"}
     given["chunks_per_rank"] = "--sketch" if sketch is not None and request.chunks_per_rank is None else "--chunks"

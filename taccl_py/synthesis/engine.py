@@ -210,14 +210,16 @@ class Engine(Protocol):
 
 
 def require_few_chunks(demand: Demand) -> None:
-    """Refuse so many chunks that to write down and verify one answer takes longer than any search of them is worth.
+    """Refuse no chunk, and so many chunks that to write down and verify one answer takes longer than any search of them is worth.
 
     Raises
     ------
     InputError
-        If more are asked for; its field is ``chunks_per_rank``.
+        If none or more are asked for; its field is ``chunks_per_rank``.
     """
-    chunks = demand.chunks_per_rank or 1
+    chunks = 1 if demand.chunks_per_rank is None else demand.chunks_per_rank
+    if chunks < 1:
+        raise InputError(f"found {chunks}, one chunk a rank or more is needed", field="chunks_per_rank")
     if chunks > PARAMS.most_chunks_per_rank:
         most = PARAMS.most_chunks_per_rank
     elif chunks > PARAMS.free_chunks_per_rank and demand.collective(chunks).num_arrivals > PARAMS.most_arrivals:

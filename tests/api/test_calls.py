@@ -173,6 +173,9 @@ WRONG = {
     "text for seconds": (
         lambda: taccl.synthesize("ring:4", "allgather", time_limit="2"), "arguments: time_limit: found '2', a number is",
     ),
+    "no chunk": (
+        lambda: taccl.synthesize("ring:4", "allgather", chunks=0), "arguments: chunks: found 0, one chunk a rank or more",
+    ),
     "no number": (lambda: taccl.load_machine("ndv2", nodes=True), "arguments: nodes: found True, a whole number"),
     "text of a file": (lambda: taccl.check("<algo>\n</algo>"), "arguments: path: found a text of several lines"),
     "found": (lambda: taccl.lower("x.json"), "arguments: found: found str, an answer or a schedule is needed"),
