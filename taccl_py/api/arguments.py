@@ -33,8 +33,8 @@ def names_arguments(call: Callable[_Given, _Result]) -> Callable[_Given, _Result
     @functools.wraps(call)
     def named(*args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
         try:
-            taken, named = _as_declared(signature, args, kwargs)
-            return call(*taken, **named)
+            values, keywords = _as_declared(signature, args, kwargs)
+            return call(*values, **keywords)
         except InputError as error:
             path = "arguments" if error.path == "command line" else error.path
             field = None if error.field is None else _argument(error.field)
