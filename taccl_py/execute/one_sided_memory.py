@@ -141,7 +141,11 @@ class PlanMemories:
         if buffer is Buffer.SCRATCH:
             half = len(row) // self._plan.halves
             if self._plan.shares_scratch and half * self._item > SHARED_SCRATCH_BYTES // self._plan.halves:
-                raise Trouble(where, "outside-buffer", "it uses more scratch than plans shard; run a smaller size")
+                raise Trouble(
+                    where,
+                    "outside-buffer",
+                    "it uses more scratch than there is for plans that reuse resources; run a smaller size",
+                )
             if place.by_turns and call % 2 == 0:  # the flag of the first call is 1
                 start += half * (self._plan.halves - 1)
         if start + stride * count > len(row):

@@ -67,7 +67,8 @@ def read_samples(text: str, path: str) -> tuple[Sample, ...]:
     Parameters
     ----------
     text
-        The text, with a header and perhaps the mark that spreadsheets put before it; lines that begin with # are comments.
+        The text, with a header and perhaps the mark that spreadsheets put before it; lines that begin with # are comments, and semicolons or
+        tabs may stand for commas.
     path
         File name for error messages.
 
@@ -79,8 +80,9 @@ def read_samples(text: str, path: str) -> tuple[Sample, ...]:
     lines = [
         line for line in text.removeprefix("\ufeff").splitlines() if line.strip() and not line.lstrip().startswith("#")
     ]
+    delimiter = next((sign for sign in ",;\t" if lines and sign in lines[0]), ",")
     try:
-        return _samples_of(csv.DictReader(lines, skipinitialspace=True), path)
+        return _samples_of(csv.DictReader(lines, delimiter=delimiter, skipinitialspace=True), path)
     except csv.Error as error:
         raise InputError(f"is not CSV: {error}; correct it", path=path) from None
 

@@ -436,7 +436,7 @@ def _check_sums(schedule: Schedule, usable: tuple[int, ...], report: _Violations
                     report.message(
                         event.index,
                         "double-count",
-                        f"adds to {where} the contributions of ranks {_ranks(contributions)}; those of ranks "
+                        f"adds to {where} the contributions of {_ranks(contributions)}; those of "
                         f"{_ranks(contributions & held)} are in it already and would count twice",
                     )
                 sums.store(chunk, link.dst, held | contributions)
@@ -453,7 +453,7 @@ def _check_sums(schedule: Schedule, usable: tuple[int, ...], report: _Violations
                 report.rank(
                     rank,
                     "incomplete-sum",
-                    f"{collective.describe_chunk(chunk)} ends without the contributions of ranks {_ranks(absent)}; "
+                    f"{collective.describe_chunk(chunk)} ends without the contributions of {_ranks(absent)}; "
                     "some message must bring them",
                 )
 
@@ -467,4 +467,5 @@ def _numbers(chunks: Iterable[int]) -> str:
 
 
 def _ranks(mask: int) -> str:
-    return format_ranks([rank for rank in range(mask.bit_length()) if mask >> rank & 1])
+    found = [rank for rank in range(mask.bit_length()) if mask >> rank & 1]
+    return f"rank{'s' if len(found) > 1 else ''} {format_ranks(found)}"

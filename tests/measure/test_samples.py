@@ -91,6 +91,12 @@ def test_what_a_spreadsheet_saves_is_read():
     assert read_samples("\ufeffsrc,dst,size_bytes,time_us\r\n0,1,1000,2.5\r\n", "x") == (Sample(0, 1, 1000, 2.5),)
 
 
+@pytest.mark.parametrize("sign", [";", "\t", "; "])
+def test_columns_may_be_parted_as_spreadsheets_do(sign):
+    text = "src,dst,size_bytes,time_us\n0,1,1000,2.5\n"
+    assert read_samples(text.replace(",", sign), "x") == (Sample(0, 1, 1000, 2.5),)
+
+
 def test_columns_may_stand_in_any_order_and_comments_are_skipped():
     text = "# made up\ntime_us, dst, src, size_bytes\n3.5, 1, 0, 64\n"
     assert read_samples(text, "s.csv") == (Sample(0, 1, 64, 3.5),)

@@ -383,7 +383,7 @@ def test_a_message_carries_the_sum_as_it_stood_at_its_start():
     partial = Schedule(topology, Collective(Kind.REDUCE, 3, root=0), MB, messages, ((), (0,), ()))
     wrong = only(partial)
     assert (wrong.where, wrong.rule) == ("rank 0", "incomplete-sum")
-    assert "contributions of ranks 2;" in wrong.what
+    assert "contributions of rank 2;" in wrong.what
     again = Message(links[1, 0][0], (0,), 11.0, 22.0, True)
     assert violations(replace(partial, messages=(*messages, again))) == [("message 2 (1->0)", "double-count")]
 
