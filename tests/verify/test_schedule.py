@@ -369,7 +369,7 @@ def test_a_contribution_that_arrives_twice_is_counted_twice():
     planner.hop(2, 0, 0, reduce=True, not_before_us=50.0)
     wrong = only(planner.schedule())
     assert (wrong.where, wrong.rule) == ("message 2 (2->0)", "double-count")
-    assert "those of ranks 2 are in it already" in wrong.what
+    assert "those of rank 2 are in it already" in wrong.what
 
 
 def test_a_message_carries_the_sum_as_it_stood_at_its_start():
@@ -393,7 +393,7 @@ def test_a_copy_replaces_what_the_receiver_had_summed():
     planner.hop(1, 0, 0, reduce=False)
     wrong = only(planner.schedule())
     assert (wrong.where, wrong.rule) == ("rank 0", "incomplete-sum")
-    assert "ranks 0;" in wrong.what
+    assert "rank 0;" in wrong.what
 
 
 def test_a_complete_sum_is_not_brought_again():
