@@ -125,7 +125,7 @@ def test_a_misspelt_name_of_a_field_that_is_needed_is_told(refuse, folder, wrong
 
 def test_a_link_that_costs_nothing_is_refused(refuse, folder):
     value = {**EXPANDED, "links": [{"from": 0, "to": 1, "alpha_us": 0, "beta_us_per_mb": 0}]}
-    refuse(2, ["bad.json", "links.0", "give the link a cost"], "topo", "show", write_json(folder / "bad.json", value))
+    refuse(2, ["bad.json", "links.0", "give it a cost"], "topo", "show", write_json(folder / "bad.json", value))
 
 
 def test_a_machine_in_expanded_form_is_not_multiplied(refuse, folder):

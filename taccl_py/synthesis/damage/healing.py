@@ -5,11 +5,15 @@ Nodes are compared place by place. Nobody has to say what was lost, so a machine
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
+
+import numpy as np
 
 from taccl_py.schedule.ir import Schedule
 from taccl_py.synthesis.damage.alike_nodes import AlikeNodes, Choice, NodePorts, sorts_of_nodes
 from taccl_py.topology.model import Topology
+from taccl_py.topology.translations import translations_of
 
 # Names of what a topology remembers of its whole machine, which takes a second to find on 256 ranks.
 _WHOLE, _WHOLE_BY_SORT = "_whole", "_whole_by_sort"
@@ -39,9 +43,35 @@ def healed_by_sort(topology: Topology) -> Topology | None:
     return found
 
 
+def has_alike_nodes(topology: Topology) -> bool:
+    """True if symmetry shows that nodes are alike and nothing is missing between them, which is known without a look at all links.
+
+    It takes one node to all others, place by place, and links of that node to each of them are the same, from every place that sends to every
+    place that hears.
+    """
+    found, first = translations_of(topology), topology.node_ranks[0]
+    if found is None:
+        return False
+    for ranks in topology.node_ranks[1:]:
+        if len(ranks) != len(first) or found.role[ranks[0]] != found.role[first[0]]:
+            return False
+        if found.carried(first[0], ranks[0], np.array(first)).tolist() != list(ranks):
+            return False
+    links_to: defaultdict[int, set[tuple[object, ...]]] = defaultdict(set)
+    for index in (index for rank in first for index in topology.links_from[rank]):
+        link = topology.links[index]
+        if not topology.is_inside(link):
+            places = topology.local_rank[link.src], topology.local_rank[link.dst]
+            links_to[topology.node_of[link.dst]].add((*places, topology.lane[index], *costs_of(topology, index)))
+    kinds = set[tuple[object, ...]]().union(*links_to.values())
+    senders, receivers = {kind[0] for kind in kinds}, {kind[1] for kind in kinds}
+    is_joined = len({kind[:2] for kind in kinds}) == len(senders) * len(receivers)
+    return is_joined and len(links_to) == topology.num_nodes - 1 and all(each == kinds for each in links_to.values())
+
+
 def has_whole_sorts(topology: Topology) -> bool:
     """True if nodes are of several sorts, and all of a sort alike."""
-    if topology.num_nodes == 1 or healed_by_sort(topology) is not None:
+    if topology.num_nodes == 1 or has_alike_nodes(topology) or healed_by_sort(topology) is not None:
         return False
     ports = NodePorts.of(topology)
     return ports is not None and len(set(sorts_of_nodes(topology, ports))) > 1
@@ -57,18 +87,25 @@ def levelled(topology: Topology) -> Topology | None:
 
 def _with_alike_nodes(topology: Topology, choose: Choice) -> Topology | None:
     sizes = {len(ranks) for ranks in topology.node_ranks}
-    if topology.num_nodes == 1 or len(sizes) > 1:
+    if topology.num_nodes == 1 or len(sizes) > 1 or has_alike_nodes(topology):
         return None
     ports = NodePorts.of(topology)
     return None if ports is None else _unless_the_same(topology, ports, choose, (0,) * topology.num_nodes)
 
 
 def _with_alike_sorts(topology: Topology) -> Topology | None:
-    ports = None if topology.num_nodes == 1 else NodePorts.of(topology)
+    if topology.num_nodes == 1 or has_alike_nodes(topology):
+        return None
+    ports = NodePorts.of(topology)
     if ports is None:
         return None
     sort_of = sorts_of_nodes(topology, ports)
     return None if len(set(sort_of)) == 1 else _unless_the_same(topology, ports, min, sort_of)
+
+
+def costs_of(topology: Topology, link: int) -> tuple[object, ...]:
+    """Latency of a link, and the costs of all that its messages occupy."""
+    return (topology.links[link].latency_us, *sorted(topology.resource_cost[r] for r in topology.resources_of[link]))
 
 
 def _unless_the_same(topology: Topology, ports: NodePorts, choose: Choice, sort_of: tuple[int, ...]) -> Topology | None:
@@ -103,9 +140,6 @@ def _is_the_same(one: Topology, other: Topology) -> bool:
     """True if the machines have the same links at the same costs."""
 
     def costs(topology: Topology) -> list[tuple[object, ...]]:
-        return [
-            (k.src, k.dst, k.latency_us, *sorted(topology.resource_cost[r] for r in topology.resources_of[i]))
-            for i, k in enumerate(topology.links)
-        ]
+        return [(k.src, k.dst, *costs_of(topology, i)) for i, k in enumerate(topology.links)]
 
     return len(one.links) == len(other.links) and sorted(costs(one)) == sorted(costs(other))

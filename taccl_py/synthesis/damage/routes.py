@@ -10,7 +10,7 @@ from functools import cached_property
 
 from taccl_py.collective import Kind
 from taccl_py.schedule.ir import Schedule
-from taccl_py.synthesis.damage.healing import link_images, same_lane
+from taccl_py.synthesis.damage.healing import costs_of, link_images, same_lane
 from taccl_py.synthesis.damage.params import PARAMS
 from taccl_py.topology.model import Topology
 
@@ -100,7 +100,7 @@ class Damage:
         return frozenset(
             link
             for link, image in enumerate(self.images)
-            if image is None or _costs(whole, link) != _costs(left, image)
+            if image is None or costs_of(whole, link) != costs_of(left, image)
         )
 
     @cached_property
@@ -298,7 +298,3 @@ def ends_of(plan: Schedule, block: ChunkBlock) -> tuple[int | None, int | None]:
         return None, None
     wanted: Sequence[int] = collective.wanted[chunk]
     return collective.source[chunk], wanted[0] if len(wanted) == 1 else None
-
-
-def _costs(topology: Topology, link: int) -> tuple[object, ...]:
-    return (topology.links[link].latency_us, *sorted(topology.resource_cost[r] for r in topology.resources_of[link]))

@@ -20,6 +20,7 @@ from taccl_py.arrays import FloatArray
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.apportion import apportion
 from taccl_py.synthesis.bounds.net import Net
+from taccl_py.synthesis.damage.healing import has_alike_nodes
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.hierarchy.cluster import ranks_of_places
 from taccl_py.synthesis.hierarchy.params import PARAMS
@@ -68,7 +69,7 @@ class NodeOwners:
     def of(topology: Topology) -> NodeOwners | None:
         """Shares for which the busiest link or port is busy for the shortest time; None if all are as large, or lanes differ."""
         nodes = topology.node_ranks
-        if len(nodes) == 1:
+        if len(nodes) == 1 or has_alike_nodes(topology):
             return None
         collector = ranks_of_places(nodes)
         net = Net.of(topology)

@@ -83,7 +83,7 @@ class TemplateSite:
 
     def linked(self, src: int, dst: int) -> bool:
         """True if there is a link."""
-        return (src, dst) in self.cost_us
+        return (src, dst) in self.topology.links_between
 
     def all_small(self, num_bytes: float) -> bool:
         """True if so many bytes are a small message on every link."""
@@ -97,7 +97,7 @@ class TemplateSite:
     @cached_property
     def all_linked(self) -> bool:
         """True if every two ranks have a link."""
-        return len(self.cost_us) == self.topology.num_ranks * (self.topology.num_ranks - 1)
+        return len(self.topology.links_between) == self.topology.num_ranks * (self.topology.num_ranks - 1)
 
     @cached_property
     def uniform(self) -> bool:

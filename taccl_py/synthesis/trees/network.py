@@ -8,6 +8,7 @@ whatever fits on the orbits fits on the machine.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -16,6 +17,26 @@ from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.symmetry import Generator, orbit_labels, orbits_of_ranks, orbits_of_resources
 from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCosts:
+    """Resources that messages on links occupy, and for how long.
+
+    Attributes
+    ----------
+    resources
+        Orbits of resources that a message occupies, [link].
+    alpha_us, us_per_mb
+        For how long, for each of these: once and for every megabyte, [link].
+    latency_us
+        What comes after, [link].
+    """
+
+    resources: tuple[tuple[int, ...], ...]
+    alpha_us: tuple[tuple[float, ...], ...]
+    us_per_mb: tuple[tuple[float, ...], ...]
+    latency_us: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -70,6 +91,19 @@ class CapacityNetwork:
     def num_places(self) -> int:
         """Ranks in one tree of every root."""
         return len(self.roots) * self.num_ranks
+
+    @cached_property
+    def link_costs(self) -> LinkCosts:
+        """Costs of messages on all links."""
+        topology = self.problem.topology
+        occupied = topology.resources_of
+        rows = zip(self.resources.tolist(), occupied, strict=True)
+        return LinkCosts(
+            tuple(tuple(row[: len(resources)]) for row, resources in rows),
+            tuple(tuple(topology.resource_cost[r][0] for r in resources) for resources in occupied),
+            tuple(tuple(topology.resource_cost[r][1] for r in resources) for resources in occupied),
+            tuple(link.latency_us for link in topology.links),
+        )
 
     @staticmethod
     def of(problem: Problem) -> CapacityNetwork:

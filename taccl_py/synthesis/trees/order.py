@@ -59,16 +59,11 @@ class PieceCosts:
     @staticmethod
     def of(network: CapacityNetwork, chunk_bytes: float, chunks: Sequence[int]) -> PieceCosts:
         """Costs for pieces of so many chunks, alike for all roots."""
-        topology, megabytes = network.problem.topology, chunk_bytes / BYTES_PER_MB
-        occupied = topology.resources_of
-        alpha = tuple(tuple(topology.resource_cost[r][0] for r in resources) for resources in occupied)
-        chunk = tuple(tuple(topology.resource_cost[r][1] * megabytes for r in resources) for resources in occupied)
-        orbits = tuple(
-            tuple(row[: len(resources)]) for row, resources in zip(network.resources.tolist(), occupied, strict=True)
-        )
-        latency = tuple(link.latency_us for link in topology.links)
+        costs, megabytes = network.link_costs, chunk_bytes / BYTES_PER_MB
+        chunk = tuple(tuple(us_per_mb * megabytes for us_per_mb in row) for row in costs.us_per_mb)
         most = network.problem.message_chunks
-        return PieceCosts(orbits, alpha, chunk, latency, (tuple(chunks),) * len(network.roots), most)
+        of_roots = (tuple(chunks),) * len(network.roots)
+        return PieceCosts(costs.resources, costs.alpha_us, chunk, costs.latency_us, of_roots, most)
 
     def scaled(self, factor: float) -> PieceCosts:
         """Costs for chunks so many times as large."""

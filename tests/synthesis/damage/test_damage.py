@@ -12,8 +12,8 @@ from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import demand_bound
-from taccl_py.synthesis.damage import mending
-from taccl_py.synthesis.damage.healing import has_whole_sorts, healed, healed_by_sort, link_images
+from taccl_py.synthesis.damage import healing, mending
+from taccl_py.synthesis.damage.healing import has_alike_nodes, has_whole_sorts, healed, healed_by_sort, link_images
 from taccl_py.synthesis.damage.mending import mended_schedules
 from taccl_py.synthesis.damage.params import PARAMS
 from taccl_py.synthesis.damage.reweigh import weighed_plans
@@ -117,6 +117,22 @@ def test_nodes_of_one_sort_are_left_to_be_healed_together():
     assert healed_by_sort(whole) is None
     assert healed_by_sort(degraded(whole, MIXED_SLOW)) is None
     assert not has_whole_sorts(whole)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [None, NIC_SLOW, NODE_SLOW, Degradation(missing=(LinkChoice(0, 4),)), Degradation(missing_ports=("node * ib1 *",))],
+)
+def test_nodes_that_are_alike_by_symmetry_are_those_that_need_no_healing(monkeypatch, damage):
+    """A link between two nodes may be lost in symmetry, and is missing all the same."""
+    topology = cluster(2, 4) if damage is None else degraded(cluster(2, 4), damage)
+    again = replace(topology)  # which remembers nothing
+    monkeypatch.setattr(healing, "has_alike_nodes", lambda _: False)
+    whole = healed(again)
+    monkeypatch.undo()
+    found = healed(topology)
+    assert (found is None) == (whole is None) == has_alike_nodes(topology)
+    assert whole is None or costs(found) == costs(whole)
 
 
 def test_a_node_that_is_built_otherwise_lends_nothing():
