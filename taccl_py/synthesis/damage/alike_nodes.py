@@ -1,7 +1,7 @@
 """Nodes put beside each other place by place: what joins the third rank of a node to the fifth one is of one kind in all nodes of its sort.
 
-Nodes are of one sort if they have as many ranks, and the best port of each class and the best link inside cost the same in them. So one
-port that is slow or gone makes no node another sort, and a node of another generation is one.
+Nodes are of one sort if they have as many ranks, and the best port of each class and the best link inside are about as fast in them. So one
+port that is slow or gone makes no node another sort, nor does what measurements differ by, and a node of another generation is one.
 """
 
 from __future__ import annotations
@@ -104,19 +104,33 @@ def _class_of(kind: PortKind) -> _PortClass:
 
 
 def sorts_of_nodes(topology: Topology, ports: NodePorts) -> tuple[int, ...]:
-    """Number of every node's sort."""
-    best: list[dict[_PortClass, tuple[float, float]]] = [{} for _ in topology.node_ranks]
+    """Number of every node's sort: that of the first node to which it is similar."""
+    best: list[dict[_PortClass | None, float]] = [{} for _ in topology.node_ranks]
     for port, node, kind in zip(topology.ports, ports.node, ports.kind, strict=True):
-        costs = (port.beta_us_per_mb, port.alpha_us)
-        best[node][_class_of(kind)] = min(costs, best[node].get(_class_of(kind), costs))
-    inside: list[list[tuple[float, float, float]]] = [[] for _ in topology.node_ranks]
+        known = best[node].get(_class_of(kind), port.beta_us_per_mb)
+        best[node][_class_of(kind)] = min(known, port.beta_us_per_mb)
     for link in topology.links:
         if topology.is_inside(link):
-            inside[topology.node_of[link.src]].append((link.beta_us_per_mb, link.alpha_us, link.latency_us))
-    number: dict[object, int] = {}
-    return tuple(
-        number.setdefault((len(ranks), min(links, default=None), tuple(sorted(costs.items()))), len(number))
-        for ranks, links, costs in zip(topology.node_ranks, inside, best, strict=True)
+            of_node = best[topology.node_of[link.src]]
+            of_node[None] = min(of_node.get(None, link.beta_us_per_mb), link.beta_us_per_mb)
+    firsts: list[int] = []
+    sort_of: list[int] = []
+    for node, ranks in enumerate(topology.node_ranks):
+        similar = (
+            sort
+            for sort, first in enumerate(firsts)
+            if len(topology.node_ranks[first]) == len(ranks) and _are_similar(best[first], best[node])
+        )
+        sort = next(similar, len(firsts))
+        firsts += [node] if sort == len(firsts) else []
+        sort_of.append(sort)
+    return tuple(sort_of)
+
+
+def _are_similar(one: dict[_PortClass | None, float], other: dict[_PortClass | None, float]) -> bool:
+    """True if two nodes have ports of the same classes, and their best rates are the same but for what measurements differ by."""
+    return one.keys() == other.keys() and all(
+        max(beta, other[key]) <= PARAMS.similar_rates * min(beta, other[key]) for key, beta in one.items()
     )
 
 
@@ -196,12 +210,18 @@ class AlikeNodes:
         for sort, kind in [*self._costs]:
             if self._nodes[sort] == 1:
                 self._costs[sort, kind] = self._best_of_class(sort, kind)
-        alike = {sort: [other for other in self._nodes if self._is_built_alike(sort, other)] for sort in self._nodes}
-        for (source, target), samples in [(sorts, [*of_sorts.items()]) for sorts, of_sorts in self._links.items()]:
-            for sorts in product(alike[source], alike[target]):
-                for link, sample in samples:
-                    if link not in self._links[sorts] and (link[0] or (source == target and sorts[0] == sorts[1])):
-                        self._links[sorts][link] = self._at_own_costs(sorts, link, sample)
+        build = self._builds()
+        # Links between nodes of two builds, and inside those of one.
+        samples: defaultdict[tuple[int, int, bool], dict[_LinkKind, _Sample]] = defaultdict(dict)
+        for (source, target), links in self._links.items():
+            for link, sample in links.items():
+                samples[build[source], build[target], link[0]].setdefault(link, sample)
+        for sorts in product(self._nodes, self._nodes):
+            own = self._links[sorts]
+            for across in (True, False) if sorts[0] == sorts[1] else (True,):
+                for link, sample in samples[build[sorts[0]], build[sorts[1]], across].items():
+                    if link not in own:
+                        own[link] = self._at_own_costs(sorts, link, sample)
 
     def _at_own_costs(self, sorts: _Sorts, kind: _LinkKind, sample: _Sample) -> _Sample:
         """A link of another sort, with the best costs of such links and ports of these."""
@@ -217,16 +237,22 @@ class AlikeNodes:
         """Nodes of each sort."""
         return Counter(self._sort_of)
 
-    def _is_built_alike(self, one: int, other: int) -> bool:
-        """True if nodes of two sorts have most kinds of links and ports in common."""
-        if one == other:
-            return True
-        kinds = [
-            {kind for sort, kind in self._costs if sort == each}
-            | {kind for kind in self._links[each, each] if not kind[0]}
-            for each in (one, other)
-        ]
-        return len(kinds[0] & kinds[1]) >= PARAMS.alike_part * len(kinds[0] | kinds[1])
+    def _builds(self) -> dict[int, int]:
+        """The first sort that has most kinds of links and ports in common with each sort."""
+        kinds: dict[int, set[object]] = {sort: set() for sort in self._nodes}
+        for sort, port in self._costs:
+            kinds[sort].add(port)
+        for (source, target), links in self._links.items():
+            if source == target:
+                kinds[source].update(link for link in links if not link[0])
+        return {
+            sort: next(
+                first
+                for first in kinds
+                if len(kinds[first] & kinds[sort]) >= PARAMS.alike_part * len(kinds[first] | kinds[sort])
+            )
+            for sort in kinds
+        }
 
     def _best_of_class(self, sort: int, kind: PortKind) -> Port:
         """A port as good as the best of its class in a sort, or, where it has none, as the best of that kind in any."""

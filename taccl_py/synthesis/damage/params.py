@@ -15,6 +15,8 @@ class Params:
         Where one in so many pairs of places of two nodes is linked, all are taken to have been. Guess.
     alike_part
         Nodes of two sorts are built alike if at least this part of the kinds of links and ports that any has are in both. Guess.
+    similar_rates
+        Rates of nodes of one sort differ by at most this factor; those of generations of GPUs and NICs by 1.5 or more. Guess.
     direct_part
         Part of the time in which a Broadcast is planned on the damaged machine as it is, before plans of the whole one are mended. Measured:
         256 MiB on 4 x ndv5, a NIC of two nodes gone, effort quick, 1126 -> 911 us, where it came last and had what time was left.
@@ -69,6 +71,7 @@ class Params:
 
     completed_part: int = 2
     alike_part: float = 0.75
+    similar_rates: float = 1.2
     direct_part: float = 0.5
     simpler_part: float = 0.6
     simpler_bound_factor: float = 1.05

@@ -1,6 +1,7 @@
 """Damaged machines: the whole machine behind them, and schedules that are right and near their bounds."""
 
 import math
+import random
 import threading
 from dataclasses import replace
 
@@ -117,6 +118,31 @@ def test_nodes_of_one_sort_are_left_to_be_healed_together():
     assert healed_by_sort(whole) is None
     assert healed_by_sort(degraded(whole, MIXED_SLOW)) is None
     assert not has_whole_sorts(whole)
+
+
+def with_rates(topology, factor_of):
+    """The machine with the cost of every port times a factor, by its node."""
+    ports = [
+        replace(port, beta_us_per_mb=port.beta_us_per_mb * factor_of(int(port.name.split()[1])))
+        for port in topology.ports
+    ]
+    return replace(topology, ports=tuple(ports), symmetry=())
+
+
+def test_measured_nodes_are_of_one_sort_though_no_rates_are_equal():
+    draw = random.Random(1)
+    measured = with_rates(load_topology("ndv4", 4), lambda _: 1 + 0.1 * draw.random())
+    assert healed_by_sort(measured) is None
+    assert not has_whole_sorts(measured)
+
+
+def test_many_sorts_lend_each_other_what_one_has_lost():
+    """Each of eight nodes is half as fast again as the one before."""
+    whole = with_rates(load_topology("ndv4", 8), lambda node: 1.5**node)
+    assert has_whole_sorts(whole)
+    again = healed_by_sort(degraded(whole, Degradation(missing_ports=("node 5 ib3 *",))))
+    assert again is not None
+    assert costs(again) == costs(whole)
 
 
 @pytest.mark.parametrize(
