@@ -13,7 +13,7 @@ from taccl_py.baselines.nccl_tuner import GpuGeneration, Graph, NcclRanks
 from taccl_py.discover.gpus import GPU_MODELS, GpuModel
 from taccl_py.errors import InputError
 from taccl_py.tolerances import RELATIVE
-from taccl_py.topology.model import Medium, Topology
+from taccl_py.topology.model import GPUS_TOGETHER, Medium, Topology
 
 # GB/s of one channel that NCCL tries inside a node and between nodes, in its order (``src/graph/search.cc``).
 _INTRA_GBPS: dict[GpuGeneration, tuple[float, ...]] = {
@@ -54,11 +54,13 @@ def gpu_of(topology: Topology) -> GpuGeneration | None:
 
 
 def generation_of(gpu: str) -> GpuGeneration | None:
-    """Generation whose constants NCCL takes for a model of GPU; None where NCCL does not run on it, or it is not known."""
-    model = GPU_MODELS.get(gpu)
-    if model is None or model.generation not in {*GpuGeneration, "pascal"}:
-        return None
-    return tuned_as(model)
+    """Generation whose constants NCCL takes for a model of GPU, or for several as a topology names them: the oldest, as NCCL does.
+
+    None where NCCL does not run on one of them, or it is not known.
+    """
+    models = [GPU_MODELS.get(name) for name in gpu.split(GPUS_TOGETHER)]
+    known = [tuned_as(model) for model in models if model and model.generation in {*GpuGeneration, "pascal"}]
+    return min(known, key=list(GpuGeneration).index) if len(known) == len(models) else None
 
 
 def tuned_as(model: GpuModel) -> GpuGeneration:
@@ -115,7 +117,9 @@ def nccl_ranks_of(topology: Topology, gpu: GpuGeneration, *, amd_cpu: bool) -> N
     if gpu in (GpuGeneration.HOPPER, GpuGeneration.BLACKWELL) and nvlink and local > 1 and _all_linked(topology):
         rate = _at_most(_INTRA_GBPS[family], rank_gbps / local)
         nvls = Graph(local, rate, rate if num_nodes == 1 else graph.inter_gbps)
-    return NcclRanks(gpu, num_ranks, num_nodes, graph, nvls, amd_cpu=amd_cpu, nvlink=nvlink)
+    return NcclRanks(
+        gpu, num_ranks, num_nodes, graph, nvls, amd_cpu=amd_cpu, nvlink=nvlink, mixed=len(topology.gpu_models) > 1
+    )
 
 
 def _base(topology: Topology) -> str:
@@ -152,13 +156,12 @@ def sending_gbps(topology: Topology) -> float:
 
 
 def nics_of_node(topology: Topology) -> list[float]:
-    """Rate in GB/s of every NIC through which the first node sends to others."""
-    first = set(topology.node_ranks[0])
-    rates: dict[int, float] = {}
+    """Rate in GB/s of every NIC through which the node that can send least sends to others; NCCL takes the least of all ranks, too."""
+    rates: list[dict[int, float]] = [{} for _ in topology.node_ranks]
     for index, link in enumerate(topology.links):
-        if link.src in first and link.dst not in first:
-            rates.update([_sending(topology, index)])
-    return list(rates.values()) or [0.12]
+        if not topology.is_inside(link):
+            rates[topology.node_of[link.src]].update([_sending(topology, index)])
+    return min(([*each.values()] for each in rates), key=sum) or [0.12]
 
 
 def _sending(topology: Topology, link: int) -> tuple[int, float]:

@@ -126,7 +126,7 @@ def nccl_machine(
         channels = max(1, min(_MOST_CHANNELS, _DOUBLED * graph.channels))
     nvls = nccl is not None and (nccl.nvls is not None if graphs is None else graphs.nvls is not None)
     nic_gbps = sum(nics_of_node(topology)) if topology.num_nodes > 1 else 0.0
-    ll128 = nccl is not None and topology.inside is Medium.NVLINK
+    ll128 = nccl is not None and topology.inside is Medium.NVLINK and not nccl.mixed
     return NcclMachine(
         topology, channels, nvls, ll128, sending_gbps(topology), nic_gbps, fabric, max(1, gpus_per_process)
     )  # fmt: skip

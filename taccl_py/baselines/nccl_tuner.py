@@ -75,6 +75,8 @@ class NcclRanks:
         Whether NVLink joins the GPUs of a node; PCI does otherwise.
     amd_cpu
         Whether CPUs are AMD's or mixed.
+    mixed
+        Whether GPUs are of several models; NCCL leaves out LL128 then.
     """
 
     gpu: GpuGeneration
@@ -85,6 +87,7 @@ class NcclRanks:
     tree: Graph | None = None
     nvlink: bool = True
     amd_cpu: bool = False
+    mixed: bool = False
 
     @property
     def ranks_per_node(self) -> float:
@@ -220,10 +223,10 @@ def choose(nccl: NcclRanks, kind: Kind, size_bytes: float) -> NcclChoice | None:
 
 
 def _possible(nccl: NcclRanks, kind: Kind) -> list[tuple[NcclAlgorithm, Protocol]]:
-    """Pairs that NCCL allows without anybody's asking: LL128 where NVLink joins the GPUs of a node."""
+    """Pairs that NCCL allows without anybody's asking: LL128 where NVLink joins the GPUs of a node, all of one model."""
     if kind in (Kind.ALLTOALL, Kind.GATHER, Kind.SCATTER):
         return []
-    protocols = [p for p in Protocol if p is not Protocol.LL128 or nccl.nvlink]
+    protocols = [p for p in Protocol if p is not Protocol.LL128 or (nccl.nvlink and not nccl.mixed)]
     found = [(NcclAlgorithm.RING, protocol) for protocol in protocols]
     if kind is Kind.ALLREDUCE:
         found += [(NcclAlgorithm.TREE, protocol) for protocol in protocols]

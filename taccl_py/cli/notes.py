@@ -77,7 +77,7 @@ def program_notes(
     unserved = unserved_note([(size, program)], runtime)
     slow = _slow_replay(answer, lowered, options.instances, cut_short=cut_short) if answer.profile.is_neutral else ""
     notes = [note for note in (undeclared_note([size], program), unserved, slow) if note]
-    return [*notes, *_warnings(lowered, runtime, answer.schedule.topology.gpu, output)]
+    return [*notes, *_warnings(lowered, runtime, answer.schedule.topology.gpu_models, output)]
 
 
 def _slow_replay(answer: Answer, lowered: Lowered, instances: int, *, cut_short: bool) -> str:
@@ -97,7 +97,7 @@ def _slow_replay(answer: Answer, lowered: Lowered, instances: int, *, cut_short:
     )
 
 
-def _warnings(lowered: Lowered, runtime: Runtime, gpu: str, output: Path | None) -> list[str]:
+def _warnings(lowered: Lowered, runtime: Runtime, gpus: Iterable[str], output: Path | None) -> list[str]:
     """Notes for people about what the verifier cannot reject, as it depends on the caller, on the GPU, or on luck."""
     facts = lowered.verdict.facts
     found = []
@@ -109,7 +109,9 @@ def _warnings(lowered: Lowered, runtime: Runtime, gpu: str, output: Path | None)
         found.append(
             "note: with LL this runtime may overwrite what is still being sent; use --protocol LL128 or Simple, or leave it out"
         )
-    if lowered.program.num_threadblocks > V100_THREADBLOCKS and gpu.partition("-")[0] in ("", _V100):
+    if lowered.program.num_threadblocks > V100_THREADBLOCKS and any(
+        model.partition("-")[0] in ("", _V100) for model in gpus
+    ):
         found.append(
             f"note: {lowered.program.num_threadblocks} threadblocks a GPU hang on a V100, which runs {V100_THREADBLOCKS} at a time"
         )

@@ -9,8 +9,9 @@ from pathlib import Path
 from taccl_py.errors import InputError
 from taccl_py.profiles.files import read_profile
 from taccl_py.profiles.model import NEUTRAL, RuntimeProfile
+from taccl_py.profiles.slowest import slowest_of
 from taccl_py.spelling import did_you_mean
-from taccl_py.topology.model import Topology
+from taccl_py.topology.model import GPUS_TOGETHER, Topology
 
 AUTO = "auto"
 
@@ -49,6 +50,8 @@ def neutral_profile() -> RuntimeProfile:
 def load_profile(name_or_path: str) -> RuntimeProfile:
     """Return the profile of a shipped name, or of a file (a text that ends in ``.json`` or holds a separator).
 
+    The name of a runtime on several GPUs, such as ``executor-a100+h100``, has of every figure the slowest one of theirs.
+
     Raises
     ------
     InputError
@@ -57,7 +60,7 @@ def load_profile(name_or_path: str) -> RuntimeProfile:
     path = Path(name_or_path)
     if path.suffix == ".json" or path.name != name_or_path:
         return read_profile(path)
-    if name_or_path in _files():
+    if _is_shipped(name_or_path):
         return _shipped(name_or_path)
     hint = did_you_mean(name_or_path, _files())
     raise InputError(
@@ -92,9 +95,10 @@ def select_profile(asked: str, runtime: str, topology: Topology) -> Selection:
             )  # fmt: skip
         return Selection(profile)
     name = f"{runtime}-{topology.gpu}"
-    if topology.gpu and name in _files():
+    if topology.gpu and _is_shipped(name):
         return Selection(_shipped(name))
-    why = f"there is no runtime profile {name}" if topology.gpu else f"the GPU of {topology.name} is not known"
+    missing = next((part for part in _parts(name) if part not in _files()), name)
+    why = f"there is no runtime profile {missing}" if topology.gpu else f"the GPU of {topology.name} is not known"
     return Selection(neutral_profile(), f"{why} (--runtime-profile names one)")
 
 
@@ -103,6 +107,17 @@ def _files() -> dict[str, Path]:
     return {path.stem: path for path in sorted(Path(__file__).resolve().parent.glob("*.json"))}
 
 
+def _parts(name: str) -> list[str]:
+    """Names of the profiles that a name stands for: ``executor-a100`` and ``executor-h100`` for ``executor-a100+h100``."""
+    runtime, _, gpus = name.partition("-")
+    return [f"{runtime}-{gpu}" for gpu in gpus.split(GPUS_TOGETHER)] if gpus else [name]
+
+
+def _is_shipped(name: str) -> bool:
+    return all(part in _files() for part in _parts(name))
+
+
 @cache
 def _shipped(name: str) -> RuntimeProfile:
-    return read_profile(_files()[name])
+    found = [read_profile(_files()[part]) for part in _parts(name)]
+    return found[0] if len(found) == 1 else slowest_of(name, found)

@@ -25,7 +25,7 @@ MEDIA = ("nvlink", "xgmi", "pcie", "nic", "nvls", "nvlstree", "efa", "tcpx", "tc
 PROTOCOLS_OF = {**dict.fromkeys(RUNTIMES, ("LL", "LL128", "Simple")), MSCCLPP.name: ("LL", "Simple")}
 
 _MOST_US, _MOST_GBPS = 1e6, 1e5
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 # Fields that may be left out, and fields of which null means no limit.
 _OPTIONAL = {"tail": 0.0, "threads": 0.0, "payload_bytes": UNLIMITED, "slots": UNLIMITED}
 _UNLIMITED = ("tb_gbps", "copy_gbps", "reduce_gbps", "payload_bytes", "slots")
@@ -60,7 +60,7 @@ class _ProfileReader:
         fields.header(FORMAT, VERSION)
         name, title = fields.text("name"), fields.text("title")
         if not _NAME.fullmatch(name):
-            fields.fail("name", f"found {name!r}; letters, digits, '.', '_' and '-' are possible")
+            fields.fail("name", f"found {name!r}; letters, digits, '.', '_', '+' and '-' are possible")
         runtime, gpu = fields.text("runtime", ""), fields.text("gpu", "")
         if runtime and runtime not in PROTOCOLS_OF:
             fields.fail("runtime", f"found {runtime!r}; write one of {', '.join(PROTOCOLS_OF)}")

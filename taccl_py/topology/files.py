@@ -36,7 +36,7 @@ FORMAT = "taccl-topology"
 VERSION = 1
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-_GPU = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
+_GPU = re.compile(r"[a-z0-9][a-z0-9-]{0,31}(\+[a-z0-9][a-z0-9-]{0,31})*")
 
 
 def is_taccl_profile(value: Any) -> bool:
@@ -166,7 +166,10 @@ def _kinds(fields: Fields) -> tuple[Medium, str, bool]:
     inside = Medium(fields.choice("inside", tuple(Medium))) if fields.has("inside") else Medium.UNKNOWN
     gpu = fields.text("gpu", "")
     if gpu and not _GPU.fullmatch(gpu):
-        fields.fail("gpu", f"found {gpu!r}; write the model in small letters, for example a100 or mi300x")
+        fields.fail(
+            "gpu",
+            f"found {gpu!r}; write the model in small letters, for example a100 or mi300x, or a100+h100 where nodes differ",
+        )
     return inside, gpu, fields.boolean("near_nics", False)
 
 

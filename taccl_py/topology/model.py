@@ -28,6 +28,8 @@ from taccl_py.errors import InputError
 from taccl_py.pickles import pickled_by_fields
 from taccl_py.units import BYTES_PER_MB, MAX_COST_US, MAX_RANKS, MIN_COST_US
 
+GPUS_TOGETHER = "+"  # between the models of a machine's GPUs
+
 
 @pickled_by_fields
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,8 @@ class Topology:
     inside
         Medium that joins the ranks of a node. Times are those of links and ports; protocols of runtimes depend on it.
     gpu
-        Model of the GPUs, such as ``a100``; empty if unknown. Runtime profiles depend on it.
+        Model of the GPUs, such as ``a100``; empty if unknown, and models in order of name where nodes have different ones, such as
+        ``a100+h100``. Runtime profiles depend on it.
     near_nics
         True if NICs write into the memory of GPUs themselves, over PCIe switches alone. Protocols depend on it.
 
@@ -239,6 +242,11 @@ class Topology:
     def is_inside(self, link: Link) -> bool:
         """True if a link joins two ranks of one node."""
         return self.node_of[link.src] == self.node_of[link.dst]
+
+    @property
+    def gpu_models(self) -> tuple[str, ...]:
+        """Models of its GPUs; one empty text if they are not known."""
+        return tuple(self.gpu.split(GPUS_TOGETHER))
 
     @cached_property
     def has_even_nodes(self) -> bool:

@@ -23,7 +23,7 @@ from enum import StrEnum
 from itertools import accumulate
 
 from taccl_py.errors import InputError
-from taccl_py.topology.model import Link, Medium, Port, Switch, Topology
+from taccl_py.topology.model import GPUS_TOGETHER, Link, Medium, Port, Switch, Topology
 
 MAX_LINKS = 5_000_000  # about 2 GB of records; more is a typing error rather than a machine
 MAX_WIDTH = 1024  # parallel links
@@ -407,7 +407,7 @@ def _assemble(templates: Sequence[NodeTemplate], name: str, symmetry: tuple[tupl
         symmetry=symmetry,
         switches=tuple(builder.switches),
         inside=max((template.inside for template in templates), key=list(Medium).index),
-        gpu=templates[0].gpu if len(gpus) == 1 else "",
+        gpu="" if "" in gpus else GPUS_TOGETHER.join(sorted(gpus)),
         # What is safe between GPUs of one model need not be between two.
         near_nics=all(template.near_nics for template in templates) and len(gpus) == 1,
     )

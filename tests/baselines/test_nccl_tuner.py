@@ -6,6 +6,7 @@ import pytest
 
 from taccl_py.baselines.nccl_graph import read_graphs
 from taccl_py.baselines.nccl_ranks import gpu_of, has_amd_cpu, nccl_ranks_of
+from taccl_py.baselines.nccl_time import nccl_machine
 from taccl_py.baselines.nccl_tuner import (
     GpuGeneration,
     Graph,
@@ -148,6 +149,17 @@ def test_the_graph_of_shipped_machines(name, nodes, channels, intra_gbps, inter_
     assert (nccl.graph.channels, nccl.graph.intra_gbps, nccl.graph.inter_gbps) == (channels, intra_gbps, inter_gbps)
     assert (nccl.num_ranks, nccl.num_nodes) == (8 * nodes, nodes)
     assert (nccl.nvls is not None) == (name == "ndv5")
+
+
+def test_of_mixed_machines_the_oldest_gpu_and_the_slowest_node_count_and_ll128_is_left_out():
+    topology = load_topology("ndv5+ndv4")
+    nccl = nccl_ranks_of(topology, gpu_of(topology), amd_cpu=False)
+    slow = load_topology("ndv4", 2)
+    assert (nccl.gpu, nccl.graph) == (GpuGeneration.AMPERE, nccl_ranks_of(slow, gpu_of(slow), amd_cpu=False).graph)
+    assert {each.protocol for each in predictions(nccl, Kind.ALLREDUCE)} == {Protocol.LL, Protocol.SIMPLE}
+    assert not nccl_machine(topology).ll128
+    assert nccl_machine(slow).ll128
+    assert gpu_of(load_topology("ndv4+mi300x")) is None
 
 
 def test_machines_of_unknown_gpus_have_no_tuner():

@@ -35,6 +35,18 @@ def test_show_tells_value_unit_source_and_evidence(taccl):
     assert taccl("runtime", "show", "rccl-mi300x", "--json").json["format"] == "taccl-runtime-profile"
 
 
+def test_the_profile_of_several_gpus_is_shown_and_chosen(taccl):
+    shown = taccl("runtime", "show", "executor-a100+h100").out
+    assert shown.startswith(
+        "executor-a100+h100: the slower of MSCCL executor for NCCL on A100 and MSCCL executor for NCCL on H100"
+    )
+    answer = taccl(
+        "synth", "h100+a100", "allgather", "--size", "16MiB", "--ranks", "0-1,8-9", "--engine", "templates", "--json"
+    ).json
+    # What is quickest between A100s alone, LL128, is not for two models.
+    assert (answer["runtime_profile"], answer["protocol"]) == ("executor-a100+h100", "Simple")
+
+
 def test_a_fit_finds_what_made_the_logs(taccl, folder):
     write_calibration(folder, truth(**COSTS))
     ended = taccl("runtime", "fit", "pairs.log", "ring.log", "sums.log", "--xml", "sums.xml", "pairs.xml", "ring.xml", *ON,

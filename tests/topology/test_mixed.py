@@ -42,7 +42,7 @@ def test_nodes_stand_in_the_order_in_which_they_are_written():
     assert (machine.name, machine.num_ranks, machine.num_nodes) == ("ndv5-x2+ndv4-x2", 32, 4)
     assert cost(machine, 0, 1)[1] == pytest.approx(1000 / 450)
     assert cost(machine, 16, 17)[1] == pytest.approx(1000 / 300)
-    assert machine.gpu == ""  # there are two
+    assert machine.gpu == "a100+h100"
 
 
 def test_between_two_sorts_the_slower_nic_counts_and_each_has_its_own_port():
