@@ -166,10 +166,7 @@ def _kinds(fields: Fields) -> tuple[Medium, str, bool]:
     inside = Medium(fields.choice("inside", tuple(Medium))) if fields.has("inside") else Medium.UNKNOWN
     gpu = fields.text("gpu", "")
     if gpu and not _GPU.fullmatch(gpu):
-        fields.fail(
-            "gpu",
-            f"found {gpu!r}; write the model in small letters, for example a100 or mi300x, or a100+h100 where nodes differ",
-        )
+        fields.fail("gpu", f"found {gpu!r}; write the model in small letters, for example a100, or a100+h100 for both")
     return inside, gpu, fields.boolean("near_nics", False)
 
 
