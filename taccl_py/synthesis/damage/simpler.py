@@ -39,15 +39,28 @@ def simpler_machines(topology: Topology) -> Iterator[Topology]:
             yield simpler
 
 
+def simpler_demands(demand: Demand, limits: Limits) -> list[tuple[Demand, Bound]]:
+    """The demand on simpler machines that can do it, and what no algorithm is faster than there."""
+    found = []
+    for topology in simpler_machines(demand.topology):
+        there = replace(demand, topology=topology)
+        with suppress(InputError, Infeasible):
+            found.append((there, bound_of(there, limits)))
+    return found
+
+
 def on_simpler_machines(
-    demand: Demand, bound: Bound, limits: Limits, search: Callable[[Demand, Bound, Limits], Synthesis]
+    demand: Demand,
+    simpler: Iterable[tuple[Demand, Bound]],
+    limits: Limits,
+    search: Callable[[Demand, Bound, Limits], Synthesis],
 ) -> list[Schedule]:
-    """Schedules that a search finds for simpler machines whose own bounds are not far above, on the machine as it is.
+    """Schedules that a search finds for simpler machines, on the machine as it is.
 
     Parameters
     ----------
-    demand, bound
-        What is wanted, and what no algorithm is faster than.
+    demand, simpler
+        What is wanted, and the same on simpler machines, with bounds.
     limits
         Time, and the user's interrupt.
     search
@@ -55,12 +68,8 @@ def on_simpler_machines(
     """
     found: list[Schedule] = []
     deadline = limits.deadline()
-    for topology in simpler_machines(demand.topology):
-        there = replace(demand, topology=topology)
+    for there, own in simpler:
         with suppress(InputError, Infeasible):
-            own = bound_of(there, limits.within(deadline.left))
-            if own.time_us > bound.time_us * PARAMS.simpler_bound_factor:
-                continue
             answer = search(there, own, limits.within(PARAMS.simpler_part * deadline.left))
             over = limits.within(deadline.left).countdown()
             for schedule in (answer.schedule, *answer.runners_up):

@@ -22,7 +22,7 @@ from taccl_py.synthesis.damage.exchange import balanced_exchanges
 from taccl_py.synthesis.damage.healing import has_whole_sorts, healed, healed_by_sort
 from taccl_py.synthesis.damage.mending import Writer, mended_schedules
 from taccl_py.synthesis.damage.params import PARAMS as DAMAGE
-from taccl_py.synthesis.damage.simpler import on_simpler_machines
+from taccl_py.synthesis.damage.simpler import levelled_lanes, on_simpler_machines, simpler_demands
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.strategies import HierarchyStrategy, owner_strategies, strategies
@@ -56,25 +56,18 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     def elsewhere(there: Demand, its_bound: Bound, limits: Limits) -> Synthesis:
         return synthesize_hierarchy(there, replace(options, limits=limits, bound=its_bound), Events())
 
-    beside = on_simpler_machines(demand, bound, options.limits, elsewhere)
+    simpler = simpler_demands(demand, options.limits)
+    first = [each for each in simpler if each[1].time_us <= DAMAGE.simpler_bound_factor * bound.time_us]
+    # Where nodes are slow as a whole, plans for slow ones everywhere may be ahead although they use less of the machine.
+    later = [each for each in simpler if each not in first] if levelled_lanes(demand.topology) is not None else []
+    beside = on_simpler_machines(demand, first, options.limits, elsewhere)
     events.stage("strategies")
-    # Sizes that nodes that differ, or damage, asked for are the best already.
-    uneven = _write_out(owner_strategies(demand), demand, bound, options.limits.within(deadline.left), events, beside)
-    uneven += balanced_exchanges(demand, options.limits.within(deadline.left))
-    direct: list[Schedule] = []
-    if _is_planned_as_it_is(demand):
-        direct = written(demand, bound, options.limits.within(DAMAGE.direct_part * deadline.left), events)
-    if demand.kind is not Kind.ALLTOALL or not uneven:  # plans with detours are far from balanced lanes
-        known_us = min((schedule.makespan_us for schedule in (*beside, *uneven, *direct)), default=math.inf)
-        kept = DAMAGE.sizing_part * options.limits.seconds if direct else 0.0
-        if not direct and healed_by_sort(demand.topology) is not None:
-            limits = options.limits.within(DAMAGE.inside_part * (deadline.left - kept))
-            uneven += mended_schedules(demand, bound, limits, events, _all_of(elsewhere), known_us, healed_by_sort)
-            known_us = min((known_us, *(schedule.makespan_us for schedule in uneven)))
-        writer = partial(written, most_messages=DAMAGE.whole_messages_a_second * options.limits.seconds)
-        uneven += mended_schedules(demand, bound, options.limits.within(deadline.left - kept), events, writer, known_us)
-    known = [*beside, *uneven, *direct]
-    found = known if direct else [*known, *written(demand, bound, options.limits.within(deadline.left), events, known)]
+    part = 1 - DAMAGE.levelled_part if later else 1.0
+    found, uneven = _planned(demand, bound, options.limits.within(part * deadline.left), events, beside, elsewhere)
+    best_us = min((schedule.makespan_us for schedule in found), default=math.inf)
+    later = [each for each in later if each[1].time_us < DAMAGE.levelled_promise * best_us]
+    levelled = on_simpler_machines(demand, later, options.limits.within(deadline.left), elsewhere)
+    found += levelled
     if not found:
         count = demand.chunks_per_rank
         chunks = "" if count is None else f", or its lanes cannot share {count} chunks a rank (leave --chunks out)"
@@ -98,7 +91,41 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     ]
     runners_up = (*near[: COMMON.most_runners_up], *fewer[: PARAMS.most_coarser])
     answer = Synthesis(best, bound, Proof.of(best.makespan_us, bound), "none", seconds, runners_up)
-    return fit_to_size(answer, demand, options.limits.within(deadline.left), sized=[*passed_on, *beside, *uneven])
+    return fit_to_size(
+        answer, demand, options.limits.within(deadline.left), sized=[*passed_on, *beside, *levelled, *uneven]
+    )
+
+
+def _planned(
+    demand: Demand,
+    bound: Bound,
+    limits: Limits,
+    events: Events,
+    beside: Sequence[Schedule],
+    elsewhere: Callable[[Demand, Bound, Limits], Synthesis],
+) -> tuple[list[Schedule], list[Schedule]]:
+    """Schedules of all strategies, with those that are known beside them, and which of them have the sizes that nodes and damage ask for.
+
+    Those need no others.
+    """
+    deadline = limits.deadline()
+    uneven = _write_out(owner_strategies(demand), demand, bound, limits, events, beside)
+    uneven += balanced_exchanges(demand, limits.within(deadline.left))
+    direct: list[Schedule] = []
+    if _is_planned_as_it_is(demand):
+        direct = written(demand, bound, limits.within(DAMAGE.direct_part * deadline.left), events)
+    if demand.kind is not Kind.ALLTOALL or not uneven:  # plans with detours are far from balanced lanes
+        known_us = min((schedule.makespan_us for schedule in (*beside, *uneven, *direct)), default=math.inf)
+        kept = DAMAGE.sizing_part * limits.seconds if direct else 0.0
+        if not direct and healed_by_sort(demand.topology) is not None:
+            part = limits.within(DAMAGE.inside_part * (deadline.left - kept))
+            uneven += mended_schedules(demand, bound, part, events, _all_of(elsewhere), known_us, healed_by_sort)
+            known_us = min((known_us, *(schedule.makespan_us for schedule in uneven)))
+        writer = partial(written, most_messages=DAMAGE.whole_messages_a_second * limits.seconds)
+        uneven += mended_schedules(demand, bound, limits.within(deadline.left - kept), events, writer, known_us)
+    known = [*beside, *uneven, *direct]
+    found = known if direct else [*known, *written(demand, bound, limits.within(deadline.left), events, known)]
+    return found, uneven
 
 
 def _is_planned_as_it_is(demand: Demand) -> bool:

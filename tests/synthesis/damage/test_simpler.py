@@ -7,11 +7,18 @@ import pytest
 
 from taccl_py.collective import Kind
 from taccl_py.synthesis.auto import mending_runs
-from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.damage.healing import levelled, on_all_links
-from taccl_py.synthesis.damage.simpler import levelled_lanes, on_simpler_machines, simpler_machines, without_slow_links
+from taccl_py.synthesis.damage.simpler import (
+    levelled_lanes,
+    on_simpler_machines,
+    simpler_demands,
+    simpler_machines,
+    without_slow_links,
+)
 from taccl_py.synthesis.engine import Demand, Events, Options
+from taccl_py.synthesis.hierarchy import engine as hierarchy_engine
 from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy
+from taccl_py.synthesis.known import bound_of
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.degrade import Degradation, LinkChoice, SlowLink, SlowPort, degraded
 from taccl_py.verify.schedule import verify_schedule
@@ -99,22 +106,28 @@ def test_a_slow_link_costs_no_more_than_a_lost_one(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.REDUCESCATTER])
-def test_a_newer_node_costs_nothing(kind):
-    mixed_us, old_us = (hierarchy_us(load_topology(name, None), kind) for name in ("h100+a100", "a100+a100"))
+@pytest.mark.parametrize(
+    ("kind", "mixed", "old"),
+    [
+        (Kind.ALLGATHER, "h100+a100", "a100+a100"),
+        (Kind.REDUCESCATTER, "h100+a100", "a100+a100"),
+        (Kind.ALLREDUCE, "h100+a100-x3", "ndv4-x4"),
+    ],
+)
+def test_a_newer_node_costs_nothing(kind, mixed, old):
+    mixed_us, old_us = (hierarchy_us(load_topology(name, None), kind) for name in (mixed, old))
     assert mixed_us <= old_us * 1.005
 
 
 def test_a_schedule_for_the_slowest_nodes_gets_the_times_of_the_others():
     demand = Demand(degraded(cluster(2, 4), NODE_SLOW), Kind.ALLGATHER, 16.0 * MIB)
-    bound = demand_bound(demand.topology, demand.kind, 0, demand.size_bytes, LIMITS)
     asked = []
 
     def search(there, own, limits):
         asked.append(there.topology)
         return synthesize_hierarchy(there, Options(limits=limits, bound=own), Events())
 
-    found = on_simpler_machines(demand, bound, LIMITS, search)
+    found = on_simpler_machines(demand, simpler_demands(demand, LIMITS), LIMITS, search)
     assert [costs(each) for each in asked] == [costs(levelled(demand.topology))]
     assert found
     for schedule in found:
@@ -122,13 +135,28 @@ def test_a_schedule_for_the_slowest_nodes_gets_the_times_of_the_others():
         assert verify_schedule(schedule) == ()
 
 
-def test_simpler_machines_whose_bound_is_far_above_are_not_searched():
+def searched_ones(demand, monkeypatch):
+    """Names of simpler machines that engine hierarchy searches."""
+    names = []
+
+    def searched(_demand, simpler, _limits, _search):
+        names.extend(there.topology.name for there, _ in simpler)
+        return []
+
+    monkeypatch.setattr(hierarchy_engine, "on_simpler_machines", searched)
+    synthesize_hierarchy(demand, Options(limits=replace(LIMITS, seconds=0.5)), Events())
+    return names
+
+
+@pytest.mark.parametrize(("factor", "size", "searched"), [(0.1, 16.0 * MIB, 0), (0.6, 1.0 * MIB, 1)])
+def test_slow_nodes_everywhere_are_planned_for_where_that_may_be_ahead(factor, size, searched, monkeypatch):
     """With four nodes, of which one is slow, an AllReduce is owned by the others in part."""
-    whole = cluster(4, 4)
-    demand = Demand(degraded(whole, Degradation(slow_ports=(SlowPort("node 3 *", 0.1),))), Kind.ALLREDUCE, 16.0 * MIB)
-    bound = demand_bound(demand.topology, demand.kind, 0, demand.size_bytes, LIMITS)
-    assert levelled_lanes(demand.topology) is not None
-    assert on_simpler_machines(demand, replace(bound, time_us=bound.time_us / 2), LIMITS, None) == []
+    slow = Degradation(slow_ports=(SlowPort("node 3 *", factor),))
+    demand = Demand(degraded(cluster(4, 4), slow), Kind.ALLREDUCE, size)
+    ((there, own),) = simpler_demands(demand, LIMITS)
+    assert costs(there.topology) == costs(levelled(demand.topology))
+    assert own.time_us > 1.05 * bound_of(demand, LIMITS).time_us
+    assert searched_ones(demand, monkeypatch) == [there.topology.name] * searched
 
 
 def test_a_schedule_that_uses_what_is_gone_is_refused():
