@@ -164,7 +164,8 @@ GROUPS = ParsedType("groups", GroupFamily, parse_groups)
     "--engine",
     type=click.Choice(list(ENGINE_NAMES)),
     default=None,
-    help="Search method. Default: greedy, and auto for gather and scatter; demands have their own.",
+    help="Search method. Default: greedy, with templates where a group ends well behind the bound, and auto for gather and scatter; "
+    "demands have their own.",
 )
 @budget_options("30 s for each search at most")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")

@@ -86,6 +86,23 @@ def test_groups_that_share_ranks_leave_each_other_room():
     assert not verify_together(found.machine, parts_of(found))
 
 
+def test_groups_by_themselves_are_solved_by_another_engine_where_the_quick_one_is_far_from_the_bound():
+    """Two groups of four ranks on NVSwitch that share nothing: each sums 1 KiB in two steps of 0.3 us, and the quick engine takes six."""
+    request = Request(
+        "ndv4",
+        Kind.ALLREDUCE,
+        size_bytes=1 << 10,
+        engine="",
+        options=Options(limits=Limits(seconds=1.0, workers=1, by_work=True)),
+    )
+    groups = [AskedGroup((0, 1, 2, 3)), AskedGroup((4, 5, 6, 7))]
+    found = synthesize_groups(request, groups, Events())
+    assert found.makespan_us == pytest.approx(0.607, rel=0.001)
+    assert found.alone_us == pytest.approx((0.607, 0.607), rel=0.001)
+    named = synthesize_groups(replace(request, engine="greedy"), groups, Events())
+    assert named.makespan_us > 2 * found.makespan_us, "an engine that is named is the only one"
+
+
 def test_groups_over_one_nic_take_the_sum_of_their_loads_though_another_nic_is_hardly_used():
     """Ranks 0 and 1 share a NIC, 2 and 3 another: two groups of 1 MB over the first take 20 us, a third over the second 10."""
     machine = nodes(2, 4, 2)
