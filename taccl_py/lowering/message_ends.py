@@ -310,10 +310,12 @@ class _Surveyor:
 
         The home must be other memory than the input. A sum in the output must have one writer: runtimes without fused
         steps do not promise that a threadblock sees what another one has just written there when it reads it with `re`.
+        Where several messages are added, the own contribution is copied before they come, so that one step adds up all of them.
         """
         for chunk in chunks:
             home = self._schedule.address(chunk, rank)
-            shared = self._rules.aliased or self._additions[chunk, rank] > 1
-            if shared and home is not None and home.buffer is Buffer.OUTPUT:
+            if self._additions[chunk, rank] > 1:
+                return False
+            if self._rules.aliased and home is not None and home.buffer is Buffer.OUTPUT:
                 return False
         return True

@@ -57,6 +57,17 @@ def test_without_fused_steps_a_sum_of_two_is_made_of_a_copy_and_what_arrives_bes
     ]
 
 
+def test_without_fused_steps_a_sum_in_scratch_of_several_begins_with_a_copy_so_that_they_can_be_added_at_once():
+    actions = on(place(cases.tree_reduce(), PLAIN), 1)
+    assert [(a.op, a.reads, a.writes) for a in actions if a.op is not Op.SEND] == [
+        (Op.COPY, inputs(0), scratch(0)),
+        (Op.RECV, None, scratch(1)),
+        (Op.REDUCE, scratch(1), scratch(0)),
+        (Op.RECV, None, scratch(2)),
+        (Op.REDUCE, scratch(2), scratch(0)),
+    ]
+
+
 def test_without_fused_steps_what_arrives_alone_is_stored_and_the_own_contribution_added():
     apart = replace(PLAIN, aliased=False)
     chain = cases.Planner(cases.machine(2, [(1, 0)]), Collective(Kind.REDUCE, 2))
