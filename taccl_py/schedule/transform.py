@@ -12,7 +12,7 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import ChunkBlocks, UntimedMessage
-from taccl_py.schedule.timing import build_schedule, dispatch_messages, time_messages
+from taccl_py.schedule.timing import build_schedule, dispatch_messages, find_deliveries, time_messages
 from taccl_py.tolerances import RELATIVE
 from taccl_py.topology.model import Topology
 
@@ -83,6 +83,21 @@ def allreduce(gather: Schedule, reversed_gather: Schedule) -> Schedule:
     first = backwards(reversed_gather, topology)
     second = untimed_messages(gather, offset=reversed_gather.makespan_us)
     return _reordered(build_schedule(topology, collective, gather.chunk_bytes, [*first, *second]))
+
+
+def reduce_of(schedule: Schedule, root: int) -> Schedule:
+    """Reduce from an AllReduce: what arrives at the root, and all that this waits for; the root's own part may be added elsewhere."""
+    topology, whole = schedule.topology, schedule.collective
+    untimed = untimed_messages(schedule)
+    needs = find_deliveries(topology, untimed)
+    kept = {number for number, message in enumerate(untimed) if topology.links[message.link].dst == root}
+    waiting = list(kept)
+    while waiting:
+        new = needs[waiting.pop()] - kept
+        kept |= new
+        waiting += new
+    collective = Collective(Kind.REDUCE, whole.num_ranks, whole.num_chunks, root)
+    return build_schedule(topology, collective, schedule.chunk_bytes, [untimed[number] for number in sorted(kept)])
 
 
 def _reordered(schedule: Schedule) -> Schedule:

@@ -9,7 +9,9 @@ from taccl_py.profiles.catalog import load_profile
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.bounds.runtime import ProtocolView
+from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
+from taccl_py.topology.catalog import load_topology
 from tests.instances import MB
 from tests.pipeline.test_select import exchange
 
@@ -33,3 +35,16 @@ def test_the_best_of_the_machine_and_of_every_view_come_first(monkeypatch):
     demand = Demand(best.topology, Kind.ALLGATHER, float(MB))
     given = views.search(demand, "auto", Options(limits=Limits(60)), load_profile("rccl-mi300x"), Events())
     assert list(given.runners_up) == [own[0], one[0], own[1], one[1], two[1], one[2], two[2]]
+
+
+def test_a_reduce_is_also_made_of_allreduces_in_which_its_root_sends(monkeypatch):
+    """MI300X: the root, whose part others add up, sends them its contributions and gets sums that are complete."""
+    monkeypatch.setattr(views, "load_engine", lambda _: load_engine("templates"))
+    topology = load_topology("mi300x")
+    demand = Demand(topology, Kind.REDUCE, float(MB), root=3)
+    limits = Limits(seconds=0.2, workers=1, by_work=True)
+    given = views.search(demand, "auto", Options(limits=limits), load_profile("rccl-mi300x"), Events())
+    found = [given.schedule, *given.runners_up]
+    of_root = [s for s in found if any(topology.links[message.link].src == 3 for message in s.messages)]
+    assert of_root
+    assert {each.collective.root for each in of_root} == {3}

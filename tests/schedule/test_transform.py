@@ -17,6 +17,7 @@ from taccl_py.schedule.transform import (
     in_pieces,
     is_reversible,
     mirrored,
+    reduce_of,
     untimed_messages,
 )
 from taccl_py.topology.catalog import load_topology
@@ -260,6 +261,22 @@ def test_allreduce_is_right_on_any_machine(seed):
     assert verify_schedule(reduced) == ()
     assert reduced.collective == Collective(Kind.ALLREDUCE, topology.num_ranks, collective.chunks_per_rank)
     assert reduced.topology == topology
+
+
+@pytest.mark.parametrize("root", [0, 2])
+def test_a_reduce_is_the_part_of_an_allreduce_that_serves_the_root(root):
+    """Four ranks that add up a chunk each: all 12 sums, one of them with the root's contribution, and 3 of the 12 copies."""
+    topology = full(4)
+    pairs = [(src, dst, number) for number, (src, dst) in enumerate((link.src, link.dst) for link in topology.links)]
+    untimed = [UntimedMessage(number, (dst,), 0.0, 1.0, reduce=True) for _, dst, number in pairs]
+    untimed += [UntimedMessage(number, (src,), 1.0, 2.0) for src, _, number in pairs]
+    whole = build_schedule(topology, Collective(Kind.ALLREDUCE, 4), MB, untimed)
+    part = reduce_of(whole, root)
+    assert not verify_schedule(whole)
+    assert not verify_schedule(part)
+    assert part.collective == Collective(Kind.REDUCE, 4, 4, root)
+    assert sorted(message.reduce for message in part.messages) == [False] * 3 + [True] * 12
+    assert part.makespan_us == pytest.approx(whole.makespan_us)
 
 
 @settings(max_examples=60)
