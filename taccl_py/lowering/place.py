@@ -78,14 +78,14 @@ def _placed(
     """All actions on cells of the size of a chunk."""
     survey = survey_messages(schedule, events, rules)
     homes = assign_homes(schedule, survey, geometry, rules)
+    finisher = _Finisher(schedule, survey, homes, rules)
     writer = _ActionWriter(schedule, events, homes, rules)
     for use in survey.uses:
-        writer.add_use(use)
+        writer.add_use(use, finisher.landing(use))
     wanted_by: list[list[int]] = [[] for _ in range(schedule.collective.num_ranks)]
     for chunk, ranks in enumerate(schedule.collective.wanted):
         for rank in filter(rules.counts, ranks):
             wanted_by[rank].append(chunk)
-    finisher = _Finisher(schedule, survey, homes, rules)
     for rank, chunks in enumerate(wanted_by):
         writer.add_copies(rank, finisher.copies(rank, chunks), NONE)
     return writer
@@ -123,8 +123,8 @@ class _ActionWriter:
         ordered = sorted(self._found, key=lambda item: item[:3])
         return tuple(replace(item[3], order=order) for order, item in enumerate(ordered))
 
-    def add_use(self, use: MessageEnd) -> None:
-        """Add what one end of a message does."""
+    def add_use(self, use: MessageEnd, landing: CellRange | None = None) -> None:
+        """Add what one end of a message does; a sum that it completes may be stored elsewhere than at home."""
         now = _Moment(use.event, _DURING)
         message = self._schedule.messages[use.message]
         link = self._schedule.topology.links[message.link]
@@ -151,7 +151,8 @@ class _ActionWriter:
         home = self._home_cells(use)
         if use.handling is MessageHandling.ADD:
             op = Op.RECV_REDUCE_COPY
-            self._add(now, RankAction(0, use.rank, op, own or home, home, arrives=use.message, busy_us=busy_us))
+            target = landing or home
+            self._add(now, RankAction(0, use.rank, op, own or home, target, arrives=use.message, busy_us=busy_us))
             return
         direct = use.handling in (MessageHandling.STORE, MessageHandling.UNPACK, MessageHandling.ADD_OWN)
         target = home if direct else self._spare_cells(use)
@@ -227,6 +228,28 @@ class _Finisher:
         self._survey = survey
         self._homes = homes
         self._rules = rules
+        self._landed: set[tuple[int, int]] = set()
+        self._last_sent: dict[tuple[int, int], int] = {}
+        for use in survey.uses:
+            if use.handling is MessageHandling.SEND:
+                self._last_sent.update(((use.rank, chunk), use.event) for chunk in use.chunks)
+
+    def landing(self, use: MessageEnd) -> CellRange | None:
+        """Cells of the output in which a fused step can store sums that are complete with it and go nowhere else; no copy brings these there."""
+        rank, collective = use.rank, self._schedule.collective
+        first = collective.output_address(use.chunks[0], rank)
+        if use.handling is not MessageHandling.ADD or first is None or not self._rules.counts(rank):
+            return None
+        cells = CellRange(first.buffer, first.offset, len(use.chunks))
+        for step, chunk in enumerate(use.chunks):
+            is_last = self._survey.last_arrival[rank][chunk] == use.event > self._last_sent.get((rank, chunk), START)
+            place = Address(first.buffer, first.offset + step)
+            if not is_last or collective.output_address(chunk, rank) != place:
+                return None
+        if spans_seam(first, len(use.chunks), self._rules.seams):
+            return None
+        self._landed.update((rank, chunk) for chunk in use.chunks)
+        return cells
 
     def copies(self, rank: int, chunks: Iterable[int]) -> Iterator[_Copy]:
         """Yield the copies of one rank for the chunks that it wants."""
@@ -238,7 +261,7 @@ class _Finisher:
             if chunk in self._survey.last_arrival[rank]:
                 home = self._homes.address_of[rank][chunk]
                 after = max(self._survey.last_arrival[rank][chunk], free_at.get(target.offset, START))
-                if home != target:
+                if home != target and (rank, chunk) not in self._landed:
                     yield _Copy(home, target, after)
             else:
                 yield from self._own(rank, chunk, target)

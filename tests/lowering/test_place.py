@@ -10,6 +10,8 @@ from taccl_py.lowering.message_ends import PlacementRules
 from taccl_py.lowering.order import order_events
 from taccl_py.lowering.place import place_messages
 from taccl_py.lowering.program import Op
+from taccl_py.schedule.layout import UntimedMessage
+from taccl_py.schedule.timing import build_schedule
 from tests.lowering import cases
 
 APART = PlacementRules(aliased=False, identical=False, fused=True)
@@ -44,6 +46,24 @@ def test_first_contribution_is_added_to_the_input_and_later_ones_to_the_sum():
     assert [(a.reads, a.writes) for a in adds] == [(inputs(0), outputs(0)), (outputs(0), outputs(0))]
     adds = on(actions, 1, Op.RECV_REDUCE_COPY)
     assert [(a.reads, a.writes) for a in adds] == [(inputs(0), scratch(0)), (scratch(0), scratch(0))]
+
+
+@pytest.mark.parametrize("rules", [APART, EITHER])
+def test_a_sum_that_is_complete_is_stored_in_the_output_at_once_though_it_was_in_scratch_before(rules):
+    """Recursive halving of four ranks: chunks 0 and 1 come to rank 0 together, in scratch, and the rest of chunk 0 behind them."""
+    topology = cases.full(4)
+    untimed = [(rank, rank ^ 2, (2 * ((rank ^ 2) // 2), 2 * ((rank ^ 2) // 2) + 1), 0.0) for rank in range(4)]
+    untimed += [(rank, rank ^ 1, (rank ^ 1,), 10.0) for rank in range(4)]
+    plan = [
+        UntimedMessage(topology.links_between[src, dst][0], chunks, start, start + 9.0, reduce=True)
+        for src, dst, chunks, start in untimed
+    ]
+    actions = on(place(build_schedule(topology, Collective(Kind.REDUCESCATTER, 4), 1e6, plan), rules), 0)
+    assert [(a.reads, a.writes) for a in actions if a.op is Op.RECV_REDUCE_COPY] == [
+        (inputs(0, 2), scratch(0, 2)),
+        (scratch(0), outputs(0)),
+    ]
+    assert Op.COPY not in {a.op for a in actions}
 
 
 def test_without_fused_steps_a_sum_of_two_is_made_of_a_copy_and_what_arrives_beside_it():
