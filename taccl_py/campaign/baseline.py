@@ -66,6 +66,8 @@ class Verdict:
         Instances without a result, with the reason.
     rewritten
         Instances with the same metrics whose XML is another text.
+    other_machines
+        Instances whose machine is not what it was, so that changes need not be those of algorithms.
     """
 
     num_instances: int
@@ -74,6 +76,7 @@ class Verdict:
     gone: tuple[str, ...]
     failed: tuple[tuple[str, str], ...]
     rewritten: tuple[str, ...]
+    other_machines: tuple[str, ...]
 
     @property
     def worse(self) -> tuple[MetricChange, ...]:
@@ -109,6 +112,8 @@ def read_baseline(path: Path) -> dict[str, dict[str, Any]]:
         values: dict[str, Any] = {metric.value: _value(entry, metric) for metric in Metric}
         values |= {"status": entry.text("status")}
         values |= {key: None if entry.raw(key) is None else entry.text(key) for key in ("protocol", "xml_sha256")}
+        if entry.has("machine_sha256"):  # baselines did not always have it
+            values["machine_sha256"] = entry.text("machine_sha256")
         entry.finish()
         found[name] = values
     return found
@@ -159,7 +164,7 @@ def compare(
         Whether the outcomes are those of the whole suite, so that what is not among them is gone.
     """
     changes: list[MetricChange] = []
-    missing, failed, rewritten = [], [], []
+    missing, failed, rewritten, other_machines = [], [], [], []
     for outcome in outcomes:
         name = outcome.case.name
         if outcome.kept is None:
@@ -169,6 +174,8 @@ def compare(
             missing.append(name)
             continue
         now = measured(outcome.kept.record)
+        if known[name].get("machine_sha256", now["machine_sha256"]) != now["machine_sha256"]:
+            other_machines.append(name)
         found = _changes(name, known[name], now, suite.thresholds)
         changes += found
         if not found and known[name]["xml_sha256"] != now["xml_sha256"]:
@@ -176,7 +183,9 @@ def compare(
     names = {outcome.case.name for outcome in outcomes}
     changes.sort(key=lambda change: (not change.is_worse, -change.worsening, change.name, change.metric))
     gone = sorted(known.keys() - names) if is_whole else []
-    return Verdict(len(outcomes), tuple(changes), tuple(missing), tuple(gone), tuple(failed), tuple(rewritten))
+    return Verdict(
+        len(outcomes), tuple(changes), tuple(missing), tuple(gone), tuple(failed), tuple(rewritten), tuple(other_machines)
+    )
 
 
 def _changes(

@@ -46,9 +46,10 @@ class Metric(StrEnum):
 
 
 def measured(record: dict[str, Any]) -> dict[str, Any]:
-    """Return what a baseline keeps of a record: metrics, status, protocol and the digest of the XML; nulls of a demand, which has no program."""
+    """Return what a baseline keeps of a record: metrics, status, protocol, and digests of XML and machine; nulls of a demand, which has no program."""
     found: dict[str, Any] = {metric.value: _rounded(record.get(metric.key)) for metric in Metric}
-    return found | {"status": record["status"], "protocol": record.get("protocol"), "xml_sha256": record["xml_sha256"]}
+    found |= {"status": record["status"], "protocol": record.get("protocol")}
+    return found | {key: record[key] for key in ("xml_sha256", "machine_sha256")}
 
 
 def _rounded(value: float | None) -> float | int | None:

@@ -17,6 +17,8 @@ from typing import Any
 from taccl_py.errors import InputError
 from taccl_py.jsonio import canonical_json, parse_json, write_atomically
 from taccl_py.report.tables import RESULT_FILE, RESULT_FORMAT
+from taccl_py.topology.files import topology_to_json
+from taccl_py.topology.model import Topology
 
 # Folder of all results.
 RESULTS = "results"
@@ -31,7 +33,7 @@ class Kept:
     Attributes
     ----------
     record
-        JSON object of the synthesis with the digests of both texts.
+        JSON object of the synthesis with the digests of both texts and of the machine.
     schedule, program
         Texts of the files; a demand's schedule has no program.
     """
@@ -39,6 +41,14 @@ class Kept:
     record: dict[str, Any]
     schedule: str
     program: str | None
+
+
+def machine_digest(topology: Topology) -> str:
+    """Digest of links, ports and media of a machine; its name and where figures come from make no difference."""
+    content = topology_to_json(topology)
+    for field in ("name", "source"):
+        content.pop(field, None)
+    return digest(canonical_json(content))
 
 
 def digest(text: str) -> str:

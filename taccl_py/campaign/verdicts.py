@@ -27,6 +27,7 @@ def verdict_record(verdict: Verdict) -> dict[str, Any]:
         "gone": list(verdict.gone),
         "failed": [{"instance": name, "error": error} for name, error in verdict.failed],
         "rewritten": list(verdict.rewritten),
+        "other_machines": list(verdict.other_machines),
     }
 
 
@@ -63,6 +64,13 @@ def verdict_notes(verdict: Verdict) -> list[str]:
     notes = [f"{name} has no result: {error}" for name, error in verdict.failed]
     notes += [f"{name} is not in the baseline; taccl regress accept adds it" for name in verdict.missing]
     notes += [f"{name} is in the baseline only; taccl regress accept removes it" for name in verdict.gone]
+    if verdict.other_machines:
+        first, *others = verdict.other_machines
+        more = f" and {len(others)} more" if others else ""
+        notes.append(
+            f"{first}{more}: the machine is not the one of the baseline, so changes may be its own; taccl regress accept "
+            "writes down what it is now"
+        )
     if verdict.rewritten:
         count = len(verdict.rewritten)
         notes.append(

@@ -15,7 +15,7 @@ from taccl_py.api.policy import AUTO, budget
 from taccl_py.api.search import search_for
 from taccl_py.campaign.case import Case
 from taccl_py.campaign.demand_case import AnyCase, DemandCase
-from taccl_py.campaign.store import Kept, Store, digest
+from taccl_py.campaign.store import Kept, Store, digest, machine_digest
 from taccl_py.errors import Interrupted, TacclError
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.pipeline.demands import synthesize_demand
@@ -252,6 +252,7 @@ def _collective_result(case: Case, stop: threading.Event) -> Kept:
     schedule = write_schedule(answer.schedule)
     facts = {**record(answer, lowered, ["schedule.json", "algorithm.xml"]), "runtime": runtime.name}
     digests = {"schedule_sha256": digest(schedule), "xml_sha256": digest(lowered.text)}
+    digests |= {"machine_sha256": machine_digest(answer.schedule.topology)}
     return Kept({"format": RESULT_FORMAT, **facts, **digests}, schedule, lowered.text)
 
 
@@ -269,5 +270,5 @@ def _demand_result(case: DemandCase, stop: threading.Event) -> Kept:
         "replay_us": replay_demand(answer.schedule).makespan_us,
         "steps": answer.schedule.num_steps,
     }
-    digests = {"schedule_sha256": digest(schedule), "xml_sha256": None}
+    digests = {"schedule_sha256": digest(schedule), "xml_sha256": None, "machine_sha256": machine_digest(topology)}
     return Kept({"format": RESULT_FORMAT, **facts, **digests}, schedule, None)

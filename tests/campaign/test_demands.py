@@ -6,9 +6,11 @@ import pytest
 
 from taccl_py.api.demands import moe_demand
 from taccl_py.campaign.demand_case import DemandCase
+from taccl_py.campaign.store import machine_digest
 from taccl_py.campaign.suite import read_suite
 from taccl_py.demand.variable import Variable
 from taccl_py.errors import InputError
+from taccl_py.topology.catalog import load_topology
 from taccl_py.units import format_size
 from tests.cli.running import run_here
 
@@ -197,7 +199,7 @@ def test_a_demand_that_got_worse_is_told(capsys, folder):
     entry = json.loads(baseline.read_text())["instances"]["full:3 my"]
     assert entry == {
         "cost": 20.5, "replay": 20.5, "bound": 20.5, "steps": 1, "threadblocks": None, "channels": None, "status": "optimal",
-        "protocol": None, "xml_sha256": None,
+        "protocol": None, "xml_sha256": None, "machine_sha256": machine_digest(load_topology("full:3")),
     }  # fmt: skip
     assert run_here(capsys, "regress", "check", suite, "--workers", 1, "--json").json["passes"]
     was = json.loads(baseline.read_text())

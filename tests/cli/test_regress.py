@@ -118,6 +118,38 @@ def test_what_got_better_is_said_and_accepted_as_a_small_diff(taccl, suite):
     assert path.read_text() == good
 
 
+def test_a_machine_that_is_not_the_same_is_told(taccl, folder):
+    """A link of half the rate: cost and bound rise, of which one is worse and the other is not, and neither is the algorithm's doing."""
+    machine, path = taccl("topo", "show", "ring:4", "--json").json, folder / "mine.json"
+    suite = SUITE.replace('"ring:4"', '"mine.json"').split("[[instances]]")
+    (folder / "suite.toml").write_text(suite[0] + "[[instances]]" + suite[1])
+    path.write_text(json.dumps(machine | {"source": "before"}))
+    assert taccl("regress", "accept", "suite.toml", "--workers", 1).code == 0
+    path.write_text(json.dumps(machine | {"source": "another sentence"}))
+    assert taccl(*CHECK, "--json").json["other_machines"] == []
+    machine["links"][0]["beta_us_per_mb"] *= 2
+    path.write_text(json.dumps(machine))
+    ended = taccl(*CHECK)
+    assert ended.code == 4
+    assert "mine allgather 1MB templates: the machine is not the one of the baseline" in ended.out
+    assert taccl(*CHECK, "--json").json["other_machines"] == ["mine allgather 1MB templates"]
+
+
+def test_a_baseline_without_machines_is_checked_and_kept(taccl, suite):
+    """Files of earlier versions have no digests of machines; those of instances that are not accepted stay as they are."""
+    path = suite / "suite.baseline.json"
+    value = json.loads(path.read_text())
+    for entry in value["instances"].values():
+        del entry["machine_sha256"]
+    path.write_text(json.dumps(value))
+    assert taccl(*CHECK, "--json").json["other_machines"] == []
+    assert taccl("regress", "accept", "suite.toml", "--only", "templates", "--workers", 1).code == 0
+    instances = json.loads(path.read_text())["instances"]
+    assert {name: "machine_sha256" in entry for name, entry in instances.items()} == {
+        name: "templates" in name for name in instances
+    }
+
+
 def test_accepting_some_instances_leaves_the_text_of_the_others_as_it_was(taccl, suite):
     path = suite / "suite.baseline.json"
     before = path.read_text()
