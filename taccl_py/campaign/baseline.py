@@ -184,7 +184,13 @@ def compare(
     changes.sort(key=lambda change: (not change.is_worse, -change.worsening, change.name, change.metric))
     gone = sorted(known.keys() - names) if is_whole else []
     return Verdict(
-        len(outcomes), tuple(changes), tuple(missing), tuple(gone), tuple(failed), tuple(rewritten), tuple(other_machines)
+        len(outcomes),
+        tuple(changes),
+        tuple(missing),
+        tuple(gone),
+        tuple(failed),
+        tuple(rewritten),
+        tuple(other_machines),
     )
 
 
