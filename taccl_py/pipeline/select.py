@@ -142,7 +142,7 @@ def lower_under(
     first, found = ([synthesis.schedule], found) if is_first else ([], (synthesis.schedule, *found))
     ranked = sorted(found, key=lambda schedule: _estimated_us(schedule, options, profile))
     schedules = _in_turn(unlike([*first, *kept, *ranked]), 1 + synthesis.kept)[: PARAMS.most_schedules]
-    lowering = _TrialLowering(options, profile, instances, fixed_chunks, ends)
+    lowering = _TrialLowering(options, profile, instances, fixed_chunks, fixed_chunks, ends)
     trials = _trials(schedules, lowering, 1 + synthesis.kept)
     chosen = _choose(trials, lowering)
     if chosen.schedule is synthesis.schedule:
@@ -174,7 +174,7 @@ def choose_for(
     LoweringError
         If a limit of the runtime cannot be kept.
     """
-    lowering = _TrialLowering(options, profile, instances, fixed_chunks=False, ends=LoweringEnds())
+    lowering = _TrialLowering(options, profile, instances, fixed_chunks=False, any_call=True, ends=LoweringEnds())
     return _choose(_trials([schedule], lowering), lowering)
 
 
@@ -263,12 +263,13 @@ class _FoundTrials:
 
 @dataclass(frozen=True)
 class _TrialLowering:
-    """Settings by which schedules are lowered for trials; arguments as those of `lower_under`."""
+    """Settings by which schedules are lowered for trials; arguments as those of `lower_under` and `Trial`."""
 
     options: LoweringOptions
     profile: RuntimeProfile
     instances: int | None
     fixed_chunks: bool
+    any_call: bool
     ends: LoweringEnds
 
     def trials(self, schedule: Schedule) -> Iterator[tuple[Trial, float]]:
@@ -282,7 +283,7 @@ class _TrialLowering:
         require_valid(schedule)
         before_us = math.inf
         for cut in (schedule,) if self.fixed_chunks else pieces_of(schedule):
-            trial = trial_of(cut, self.options, self.profile, self.ends.stopped)
+            trial = trial_of(cut, self.options, self.profile, self.ends.stopped, any_call=self.any_call)
             time_us = min((each for each, _ in _times(trial, self.instances, trial.likely)), default=math.inf)
             yield trial, time_us
             if time_us >= before_us:

@@ -92,6 +92,8 @@ class Trial:
         Its program with one instance, and that for copies of it, if there can be any.
     options, profile
         The runtime, and the runtime profile.
+    any_call
+        Whether there may be any number of instances where the call is not served by one of them: all programs to choose from have such chunks.
     narrower
         Programs of one instance by number of instances, where copies of `lowered` have too many threadblocks.
     others
@@ -105,9 +107,11 @@ class Trial:
         instance: OneInstance | None,
         options: LoweringOptions,
         profile: RuntimeProfile,
+        *,
+        any_call: bool = False,
     ) -> None:
         self.schedule, self.lowered, self.instance = schedule, lowered, instance
-        self.options, self.profile = options, profile
+        self.options, self.profile, self.any_call = options, profile, any_call
         self.narrower: dict[int, OneInstance] = {}
         self.others: dict[Protocol, Trial] = {}
         self._replay = RuntimeReplay(lowered.program, schedule.topology, profile)
@@ -197,13 +201,15 @@ class Trial:
             return other.allows(size_bytes, setting)
         runtime, number = self.options.runtime, setting.instances
         program = self._copied(number)
-        collective, whole = self.schedule.collective, program.num_chunks_per_loop * number
+        collective, chunks = self.schedule.collective, program.num_chunks_per_loop
         cell_bytes = size_bytes / max(collective.chunks_per_size, 1)
+        calls = (size_bytes, collective.served_bytes(size_bytes))
+        is_unserved = self.any_call and all(call % chunks for call in calls)
         return (
             self._has_room_for(number)
             and program.num_channels * number <= runtime.max_channels
             and cell_bytes / number >= PARAMS.least_cell_bytes
-            and (size_bytes % whole == 0 or collective.served_bytes(size_bytes) % whole == 0)
+            and (is_unserved or any(call % (chunks * number) == 0 for call in calls))
         )
 
     def _copied(self, instances: int) -> Program:
@@ -231,8 +237,9 @@ def trial_of(
     stopped: Over = never,
     *,
     largest_bytes: float | None = None,
+    any_call: bool = False,
 ) -> Trial:
-    """Lower a schedule with one instance for trials, at sizes up to the largest; None is the schedule's own.
+    """Lower a schedule with one instance for trials, at sizes up to the largest; None is the schedule's own. `any_call` is as in `Trial`.
 
     Raises
     ------
@@ -243,7 +250,7 @@ def trial_of(
 
     def tried(arranged: LoweringOptions) -> Trial:
         programs = TrialPrograms(schedule, arranged)
-        trial = Trial(schedule, programs.whole, programs.instance, arranged, profile)
+        trial = Trial(schedule, programs.whole, programs.instance, arranged, profile, any_call=any_call)
         _add_narrower(trial, programs, largest_bytes or schedule.size_bytes, stopped)
         return trial
 

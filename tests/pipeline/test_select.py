@@ -129,6 +129,21 @@ def test_instances_without_room_are_copies_of_a_program_with_fewer_threadblocks(
     assert settled.program.num_threadblocks <= 64
 
 
+def test_a_call_that_no_program_serves_bars_no_instances():
+    """Three chunks a rank are no part of 64 MiB, in whatever instances; beside others that serve it, more instances are no reason to take them."""
+    size, parts = 64 << 20, []
+    whole = exchange(Kind.ALLGATHER, size)
+    collective = replace(whole.collective, chunks_per_rank=3)
+    for message in whole.messages:
+        first = 3 * message.chunks[0]
+        parts.append(UntimedMessage(message.link, (first, first + 1, first + 2), 0, 1))
+    three = build_schedule(whole.topology, collective, collective.chunk_bytes(size), parts)
+    trials = [trial_of(three, RCCL, MI300X, any_call=any_call) for any_call in (True, False)]
+    assert [trial.allows(size, Setting(Protocol.SIMPLE, 2)) for trial in trials] == [True, False]
+    assert [trial.allows(3 * size, Setting(Protocol.SIMPLE, 2)) for trial in trials] == [True, True]
+    assert choose_for(three, RCCL, MI300X, None).setting.instances > 1
+
+
 @pytest.mark.parametrize(("instances", "promised_us", "made_us"), [(4, 62.4, 62.4), (8, 54.8, 49.9)])
 def test_copies_do_not_wait_for_each_other_where_data_are_relayed(instances, promised_us, made_us):
     """One link is full of what others relay: with all copies served as one, 4 instances take 72.4 us and 8 take 66.4."""
