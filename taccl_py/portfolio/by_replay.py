@@ -333,6 +333,7 @@ class _UnloweredTrials:
     options: LoweringOptions
     profile: RuntimeProfile
     instances: int | None
+    any_call: bool
 
     def least_us(self, trial: Trial, size: int) -> float:
         """Time of the fastest setting of a trial at a size."""
@@ -350,11 +351,12 @@ def _trial_tasks(
 ) -> Iterator[_UnloweredTrials]:
     """The best few candidates of every size."""
     found: dict[int, list[int]] = {}
+    any_call = len({candidate.schedule.collective.chunks_per_rank for candidate in candidates}) == 1
     for place, size in enumerate(sizes):
         for number in _best_few(candidates, [min(each[place].values()) for each in estimates]):
             found.setdefault(number, []).append(size)
     for number, best_at in found.items():
-        yield _UnloweredTrials(candidates[number], number, best_at, sizes, options, profile, instances)
+        yield _UnloweredTrials(candidates[number], number, best_at, sizes, options, profile, instances, any_call)
 
 
 def _cut_for(whole: Candidate, best_at: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[Candidate, int]]:
@@ -411,7 +413,7 @@ def _tried(task: _UnloweredTrials) -> list[_CandidateTrial] | LoweringError:
     for candidate, size in _cut_for(task.candidate, task.best_at, task.sizes):
         try:
             schedule, largest = at_size(candidate.schedule, size), task.best_at[-1]
-            trial = trial_of(schedule, task.options, task.profile, largest_bytes=largest)
+            trial = trial_of(schedule, task.options, task.profile, largest_bytes=largest, any_call=task.any_call)
         except LoweringError as error:
             return found or error
         found.append(_CandidateTrial(candidate, trial))

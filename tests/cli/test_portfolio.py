@@ -289,3 +289,11 @@ def test_a_range_has_more_time_by_default_where_there_are_more_ranks(taccl, monk
     for ranks in (2, 16, 64, 256):
         assert taccl("synth", f"ring:{ranks}", "allgather", "--sizes", "1KiB:1MiB").code == 3
     assert found == [60.0, 60.0, 240.0, 600.0]
+
+
+def test_chunks_that_serve_none_of_the_sizes_bar_no_instances(taccl):
+    """Three ranks with five chunks each; sizes between those that are asked for are served."""
+    runtime = ("--runtime", "rccl", "--runtime-profile", "rccl-mi300x")
+    sizes = ("--sizes", "16MiB:32MiB", "--effort", "quick")
+    record = taccl("synth", "full:3", "allgather", "--chunks", 5, *sizes, *runtime, "--json").json
+    assert {each["instances"] for each in record["ranges"]} == {4}
