@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from taccl_py.errors import InputError
+from taccl_py.profiles.catalog import ALIKE_GPUS
 from taccl_py.spelling import did_you_mean
 
 
@@ -62,14 +63,9 @@ GPU_MODELS = {
     )
 }
 AUTO = "auto"
-# GPUs that are counted as another model.
-_ALIKE = {
-    "a6000": "a40", "rtx3090": "a40", "a800": "a100", "h200": "h100", "h800": "h100", "gh200": "h100", "gb200": "b200", "b300": "b200", "gb300": "b200",
-    "mi250": "mi250x", "mi325x": "mi300x",
-}  # fmt: skip
 _BY_NAME = (
     {model.generation: model for model in reversed(GPU_MODELS.values())}
-    | {name: GPU_MODELS[model] for name, model in _ALIKE.items()}
+    | {name: GPU_MODELS[model] for name, model in ALIKE_GPUS.items()}
     | GPU_MODELS
 )
 _COMPUTE_CAPABILITIES = {60: "p100", 70: "v100", 80: "a100", 86: "a40", 90: "h100", 100: "b200", 103: "b200"}
@@ -79,7 +75,7 @@ _ARCHITECTURES = {"gfx90a": "mi250x", "gfx910": "mi250x", "gfx942": "mi300x"}
 def gpu_names() -> str:
     """All names, for help texts and errors."""
     models = [f"{model.name} ({model.generation})" for model in GPU_MODELS.values()]
-    return f"{', '.join(models)}, and {', '.join(_ALIKE)}, counted as one of them"
+    return f"{', '.join(models)}, and {', '.join(ALIKE_GPUS)}, counted as one of them"
 
 
 def model_of_architecture(compute_capability: int, architecture: str) -> str:

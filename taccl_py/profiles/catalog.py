@@ -14,6 +14,11 @@ from taccl_py.spelling import did_you_mean
 from taccl_py.topology.model import GPUS_TOGETHER, Topology
 
 AUTO = "auto"
+# GPUs that are counted as another model.
+ALIKE_GPUS = {
+    "a6000": "a40", "rtx3090": "a40", "a800": "a100", "h200": "h100", "h800": "h100", "gh200": "h100", "gb200": "b200", "b300": "b200", "gb300": "b200",
+    "mi250": "mi250x", "mi325x": "mi300x",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,9 @@ def select_profile(asked: str, runtime: str, topology: Topology) -> Selection:
         return Selection(_shipped(name))
     missing = next((part for part in _parts(name) if part not in _files()), name)
     why = f"there is no runtime profile {missing}" if topology.gpu else f"the GPU of {topology.name} is not known"
-    return Selection(neutral_profile(), f"{why} (--runtime-profile names one)")
+    alike = GPUS_TOGETHER.join(sorted({ALIKE_GPUS.get(model, model) for model in topology.gpu_models}))
+    named = f"{runtime}-{alike} is of GPUs that are much the same" if _is_shipped(f"{runtime}-{alike}") else "names one"
+    return Selection(neutral_profile(), f"{why} (--runtime-profile {named})")
 
 
 @lru_cache(maxsize=1)
