@@ -142,7 +142,7 @@ def lower_under(
     first, found = ([synthesis.schedule], found) if is_first else ([], (synthesis.schedule, *found))
     ranked = sorted(found, key=lambda schedule: _estimated_us(schedule, options, profile))
     schedules = _in_turn(unlike([*first, *kept, *ranked]), 1 + synthesis.kept)[: PARAMS.most_schedules]
-    lowering = _TrialLowering(options, profile, instances, fixed_chunks, fixed_chunks, ends)
+    lowering = _TrialLowering(options, profile, instances, fixed_chunks, any_call=fixed_chunks, ends=ends)
     trials = _trials(schedules, lowering, 1 + synthesis.kept)
     chosen = _choose(trials, lowering)
     if chosen.schedule is synthesis.schedule:

@@ -70,16 +70,15 @@ def test_what_must_cross_is_the_same_by_the_formula_of_a_kind_and_by_its_chunks(
     assert task.transfer_bytes((0, 0, 1, 2, 1, 2)) >= as_demand.transfer_bytes((0, 0, 1, 2, 1, 2)) > 0
 
 
+def asked(size_bytes):
+    """AllReduce by groups of ndv4, by whatever engines are best."""
+    options = Options(limits=Limits(seconds=1.0, workers=1, by_work=True))
+    return Request("ndv4", Kind.ALLREDUCE, size_bytes=size_bytes, engine="", options=options)
+
+
 def test_groups_that_share_ranks_leave_each_other_room():
     """AllReduce of 0-3 and 2-5: in turn 2 x 1.5 x 64 MiB through each port; 128 MiB must leave rank 2 in any case, where 0 and 1 do the sums."""
-    request = Request(
-        "ndv4",
-        Kind.ALLREDUCE,
-        size_bytes=64 << 20,
-        engine="",
-        options=Options(limits=Limits(seconds=1.0, workers=1, by_work=True)),
-    )
-    found = synthesize_groups(request, [AskedGroup((0, 1, 2, 3)), AskedGroup((2, 3, 4, 5))], Events())
+    found = synthesize_groups(asked(64 << 20), [AskedGroup((0, 1, 2, 3)), AskedGroup((2, 3, 4, 5))], Events())
     assert found.one_after_another_us == pytest.approx(2 * 1.5 * (64 << 20) / 300e3, rel=0.01)
     assert found.bound.time_us == pytest.approx(2 * (64 << 20) / 300e3, rel=0.01)
     assert found.makespan_us < 0.9 * found.one_after_another_us
@@ -88,13 +87,7 @@ def test_groups_that_share_ranks_leave_each_other_room():
 
 def test_groups_by_themselves_are_solved_by_another_engine_where_the_quick_one_is_far_from_the_bound():
     """Two groups of four ranks on NVSwitch that share nothing: each sums 1 KiB in two steps of 0.3 us, and the quick engine takes six."""
-    request = Request(
-        "ndv4",
-        Kind.ALLREDUCE,
-        size_bytes=1 << 10,
-        engine="",
-        options=Options(limits=Limits(seconds=1.0, workers=1, by_work=True)),
-    )
+    request = asked(1 << 10)
     groups = [AskedGroup((0, 1, 2, 3)), AskedGroup((4, 5, 6, 7))]
     found = synthesize_groups(request, groups, Events())
     assert found.makespan_us == pytest.approx(0.607, rel=0.001)

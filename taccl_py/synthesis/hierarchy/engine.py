@@ -57,9 +57,12 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
         return synthesize_hierarchy(there, replace(options, limits=limits, bound=its_bound), Events())
 
     simpler = simpler_demands(demand, options.limits)
-    first = [each for each in simpler if each[1].time_us <= DAMAGE.simpler_bound_factor * bound.time_us]
+    near_us = DAMAGE.simpler_bound_factor * bound.time_us
+    first = [each for each in simpler if each[1].time_us <= near_us]
+    later = [each for each in simpler if each[1].time_us > near_us]
     # Where nodes are slow as a whole, plans for slow ones everywhere may be ahead although they use less of the machine.
-    later = [each for each in simpler if each not in first] if levelled_lanes(demand.topology) is not None else []
+    if later and levelled_lanes(demand.topology) is None:
+        later = []
     beside = on_simpler_machines(demand, first, options.limits, elsewhere)
     events.stage("strategies")
     part = 1 - DAMAGE.levelled_part if later else 1.0
