@@ -115,9 +115,9 @@ def _files() -> dict[str, Path]:
 
 
 def _parts(name: str) -> list[str]:
-    """Names of the profiles that a name stands for: ``executor-a100`` and ``executor-h100`` for ``executor-a100+h100``."""
+    """Names of the profiles that a name stands for: ``executor-a100`` and ``executor-h100`` for ``executor-a100+h100``, in whatever order."""
     runtime, _, gpus = name.partition("-")
-    return [f"{runtime}-{gpu}" for gpu in gpus.split(GPUS_TOGETHER)] if gpus else [name]
+    return sorted({f"{runtime}-{gpu}" for gpu in gpus.split(GPUS_TOGETHER)}) if gpus else [name]
 
 
 def _is_shipped(name: str) -> bool:
@@ -127,4 +127,6 @@ def _is_shipped(name: str) -> bool:
 @cache
 def _shipped(name: str) -> RuntimeProfile:
     found = [read_profile(_files()[part]) for part in _parts(name)]
-    return found[0] if len(found) == 1 else slowest_of(name, found)
+    if len(found) == 1:
+        return found[0]
+    return slowest_of(f"{found[0].runtime}-{GPUS_TOGETHER.join(each.gpu for each in found)}", found)

@@ -52,6 +52,11 @@ def test_a_profile_with_itself_is_itself(profile):
     assert (same, again.figures) == (profile, profile.figures)
 
 
+def test_the_order_of_gpus_makes_no_other_profile():
+    assert load_profile("executor-h100+a100") == load_profile("executor-a100+h100")
+    assert load_profile("executor-a100+a100") == load_profile("executor-a100")
+
+
 def test_it_is_written_and_read(tmp_path):
     both, path = load_profile("mscclpp-a100+h100"), tmp_path / "both.json"
     path.write_text(canonical_json(profile_to_json(both)))
