@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from taccl_py.errors import InputError
-from taccl_py.profiles.catalog import ALIKE_GPUS
+from taccl_py.profiles.alike import ALIKE_GPUS
 from taccl_py.spelling import did_you_mean
 
 

@@ -7,6 +7,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from taccl_py.errors import InputError
+from taccl_py.profiles.alike import ALIKE_GPUS, stand_in
 from taccl_py.profiles.files import read_profile
 from taccl_py.profiles.model import NEUTRAL, RuntimeProfile
 from taccl_py.profiles.slowest import slowest_of
@@ -14,11 +15,6 @@ from taccl_py.spelling import did_you_mean
 from taccl_py.topology.model import GPUS_TOGETHER, Topology
 
 AUTO = "auto"
-# GPUs that are counted as another model.
-ALIKE_GPUS = {
-    "a6000": "a40", "rtx3090": "a40", "a800": "a100", "h200": "h100", "h800": "h100", "gh200": "h100", "gb200": "b200", "b300": "b200", "gb300": "b200",
-    "mi250": "mi250x", "mi325x": "mi300x",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,8 @@ def neutral_profile() -> RuntimeProfile:
 def load_profile(name_or_path: str) -> RuntimeProfile:
     """Return the profile of a shipped name, or of a file (a text that ends in ``.json`` or holds a separator).
 
-    The name of a runtime on several GPUs, such as ``executor-a100+h100``, has of every figure the slowest one of theirs.
+    The name of a runtime on several GPUs, such as ``executor-a100+h100``, has of every figure the slowest one of theirs; that of a GPU
+    without figures of its own, such as ``executor-h800``, has those of one that is much the same (`taccl_py.profiles.alike`).
 
     Raises
     ------
@@ -102,11 +99,9 @@ def select_profile(asked: str, runtime: str, topology: Topology) -> Selection:
     name = f"{runtime}-{topology.gpu}"
     if topology.gpu and _is_shipped(name):
         return Selection(_shipped(name))
-    missing = next((part for part in _parts(name) if part not in _files()), name)
+    missing = next((part for part in _parts(name) if not _origin(part)), name)
     why = f"there is no runtime profile {missing}" if topology.gpu else f"the GPU of {topology.name} is not known"
-    alike = GPUS_TOGETHER.join(sorted({ALIKE_GPUS.get(model, model) for model in topology.gpu_models}))
-    named = f"{runtime}-{alike} is of GPUs that are much the same" if _is_shipped(f"{runtime}-{alike}") else "names one"
-    return Selection(neutral_profile(), f"{why} (--runtime-profile {named})")
+    return Selection(neutral_profile(), f"{why} (--runtime-profile names one)")
 
 
 @lru_cache(maxsize=1)
@@ -120,13 +115,26 @@ def _parts(name: str) -> list[str]:
     return sorted({f"{runtime}-{gpu}" for gpu in gpus.split(GPUS_TOGETHER)}) if gpus else [name]
 
 
+def _origin(part: str) -> str:
+    """Name of the shipped file that a profile of one GPU is made of; empty if there is none."""
+    runtime, _, gpu = part.partition("-")
+    names = (part, f"{runtime}-{ALIKE_GPUS.get(gpu, gpu)}")
+    return next((name for name in names if name in _files()), "")
+
+
 def _is_shipped(name: str) -> bool:
-    return all(part in _files() for part in _parts(name))
+    return all(_origin(part) for part in _parts(name))
 
 
 @cache
 def _shipped(name: str) -> RuntimeProfile:
-    found = [read_profile(_files()[part]) for part in _parts(name)]
+    found = [_of_one_gpu(part) for part in _parts(name)]
     if len(found) == 1:
         return found[0]
     return slowest_of(f"{found[0].runtime}-{GPUS_TOGETHER.join(each.gpu for each in found)}", found)
+
+
+def _of_one_gpu(part: str) -> RuntimeProfile:
+    origin = _origin(part)
+    profile = read_profile(_files()[origin])
+    return profile if origin == part else stand_in(part, part.partition("-")[2], profile)

@@ -76,13 +76,6 @@ def test_where_one_gpu_has_no_profile_times_are_of_links_and_ports():
     assert found.note == "there is no runtime profile executor-mi300x (--runtime-profile names one)"
 
 
-@pytest.mark.parametrize(("machine", "alike"), [("hpn:1", "executor-h100"), ("nvl72:1", "executor-b200")])
-def test_where_a_gpu_is_much_like_another_the_profile_of_that_one_is_named(machine, alike):
-    found = select_profile("auto", "executor", load_topology(machine))
-    assert found.profile.is_neutral
-    assert found.note.endswith(f"(--runtime-profile {alike} is of GPUs that are much the same)")
-
-
 def test_unknown_parts_of_a_name_are_refused():
     with pytest.raises(InputError, match="'executor-a100\\+t4' is not a runtime profile"):
         load_profile("executor-a100+t4")
