@@ -64,9 +64,17 @@ class RankAction:
         """True if the step neither takes nor gives a transfer."""
         return self.arrives == NONE and self.leaves == NONE
 
+    def at(self, order: int, ready_us: float) -> RankAction:
+        """Return the same action at another place in the order of time."""
+        if (order, ready_us) == (self.order, self.ready_us):
+            return self
+        # Not `replace`, which takes five times as long: large programs have hundreds of thousands of actions.
+        return RankAction(
+            order, self.rank, self.op, self.reads, self.writes, self.arrives, self.leaves, self.beside, ready_us, self.busy_us
+        )  # fmt: skip
+
     def on(self, reads: CellRange | None, writes: CellRange | None) -> RankAction:
         """Return the same action on other cells."""
-        # Not `replace`, which takes five times as long: large programs have hundreds of thousands of actions.
         return RankAction(
             self.order, self.rank, self.op, reads, writes, self.arrives, self.leaves, self.beside, self.ready_us, self.busy_us
         )  # fmt: skip

@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from taccl_py.collective import Buffer, Kind
 from taccl_py.errors import InputError, LoweringError
@@ -239,6 +240,7 @@ class Lowering:
             choose_protocol(schedule, options.protocol, runtime),
             subject,
         )
+        self._whole: dict[frozenset[int], RankWork] = {}
         self._placed: dict[tuple[frozenset[int], int], _LoweredPlacement] = {}
         self._enough = subject.decisions if subject is not None else Decisions()
         self._made: ProgramRevision | None = None
@@ -317,11 +319,18 @@ class Lowering:
         """Actions on cells when these messages arrive in spare scratch, with local work cut for so many threadblocks."""
         key = (staged, most_threadblocks)
         if key not in self._placed:
-            if len(self._placed) == _MOST_PLACED:
-                # The first one, with nothing in spare scratch, is where every order at ports begins.
-                self._placed.pop(list(self._placed)[-1])
-            self._placed[key] = _placed(self._case, staged, most_threadblocks)
+            if staged not in self._whole:
+                _forget_last(self._whole)
+                self._whole[staged] = _placed(self._case, staged)
+            _forget_last(self._placed)
+            self._placed[key] = _in_sequence(self._case, self._whole[staged], most_threadblocks)
         return self._placed[key]
+
+
+def _forget_last(placed: dict[Any, Any]) -> None:
+    """Make room for another one; the first one, with nothing in spare scratch, is where every order at ports begins, and stays."""
+    if len(placed) == _MOST_PLACED:
+        placed.pop(list(placed)[-1])
 
 
 def _require_options(options: LoweringOptions) -> None:
@@ -345,24 +354,28 @@ def default_name(schedule: CellSchedule) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{schedule.collective.kind}-{schedule.topology.name}")[:MAX_NAME]
 
 
-def _placed(case: _LoweringCase, staged: frozenset[int], most_threadblocks: int) -> _LoweredPlacement:
-    """Place the messages when some of them arrive in spare scratch, and cut local work for so many threadblocks where it takes time."""
+def _placed(case: _LoweringCase, staged: frozenset[int]) -> RankWork:
+    """Place the messages, some of which arrive in spare scratch, and cut them into instances."""
     options, geometry = case.options, case.geometry
-    aliased = case.flags.in_place
     identical = options.placement is CallPlacement.IN_PLACE
-    rules = PlacementRules(aliased, identical, options.runtime.fused, staged)
+    rules = PlacementRules(case.flags.in_place, identical, options.runtime.fused, staged)
     if case.subject is not None:
         rules = replace(rules, subject=case.subject.rank, seams=case.subject.seams)
     actions = place_messages(case.schedule, case.events, geometry, rules)
     if case.schedule.collective.kind is Kind.ALLGATHER and not case.flags.out_of_place:
         in_chunks = replace(geometry, instances=1)
         actions = tuple(_in_output(action, in_chunks) for action in actions)
-    work = cut_actions(actions, whole_transfers(case.schedule), options.instances)
+    return cut_actions(actions, whole_transfers(case.schedule), options.instances)
+
+
+def _in_sequence(case: _LoweringCase, work: RankWork, most_threadblocks: int) -> _LoweredPlacement:
+    """Cut local work for so many threadblocks, where it takes time, and put everything in the order of its connections."""
+    options, schedule = case.options, case.schedule
     if options.times_blocks:
-        cell_bytes = case.schedule.chunk_bytes / options.instances
-        work = in_parts(work, case.schedule.collective.num_ranks, most_threadblocks, cell_bytes)
-    work = sequence_actions(work, CellHistory(work.actions, geometry, aliased=aliased))
-    return _LoweredPlacement(work, trace_flow(work, case.schedule.makespan_us))
+        cell_bytes = schedule.chunk_bytes / options.instances
+        work = in_parts(work, schedule.collective.num_ranks, most_threadblocks, cell_bytes)
+    work = sequence_actions(work, CellHistory(work.actions, case.geometry, aliased=case.flags.in_place))
+    return _LoweredPlacement(work, trace_flow(work, schedule.makespan_us))
 
 
 def _in_output(action: RankAction, geometry: BufferSizes) -> RankAction:

@@ -121,7 +121,10 @@ class _ActionWriter:
     def actions(self) -> tuple[RankAction, ...]:
         """Return all actions, numbered in the order of time."""
         ordered = sorted(self._found, key=lambda item: item[:3])
-        return tuple(replace(item[3], order=order) for order, item in enumerate(ordered))
+        return tuple(
+            action.at(order, self._events[event].time_us if event != START else 0.0)
+            for order, (event, _, _, action) in enumerate(ordered)
+        )
 
     def add_use(self, use: MessageEnd, landing: CellRange | None = None) -> None:
         """Add what one end of a message does; a sum that it completes may be stored elsewhere than at home."""
@@ -173,8 +176,6 @@ class _ActionWriter:
             self._add(moment, RankAction(0, rank, Op.COPY, run.source, run.target, beside=beside))
 
     def _add(self, moment: _Moment, action: RankAction) -> None:
-        time_us = self._events[moment.event].time_us if moment.event != START else 0.0
-        action = replace(action, ready_us=time_us)
         self._found.append((moment.event, moment.phase, len(self._found), action))
 
     def _own_cells(self, use: MessageEnd) -> CellRange | None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 from taccl_py.lowering.actions import NONE, RankAction, RankWork
 from taccl_py.lowering.memory import CellHistory
@@ -38,8 +38,7 @@ def sequence_actions(work: RankWork, memory: CellHistory) -> RankWork:
     return work
 
 
-@dataclass(frozen=True, slots=True)
-class _OrderedPair:
+class _OrderedPair(NamedTuple):
     """Two actions in the order that they must have."""
 
     earlier: int
@@ -76,7 +75,7 @@ def _sorted(actions: tuple[RankAction, ...], pairs: list[_OrderedPair]) -> tuple
     found: list[RankAction] = []
     while ready:
         order = heapq.heappop(ready)
-        found.append(replace(actions[order], order=len(found)))
+        found.append(actions[order].at(len(found), actions[order].ready_us))
         for follower in followers[order]:
             missing[follower] -= 1
             if missing[follower] == 0:

@@ -58,7 +58,7 @@ def test_no_shipped_profile_is_hidden_by_one():
     assert not shipped & set(ALIKE_GPUS)
 
 
-def test_a_gpu_whose_like_has_none_either_has_links_and_ports_alone(tmp_path):
+def test_a_gpu_whose_like_has_none_either_has_links_and_ports_alone():
     machine = load_topology("nvl72:1")
     found = select_profile("auto", "mscclpp", machine)
     assert found.profile.is_neutral
