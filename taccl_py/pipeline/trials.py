@@ -22,7 +22,7 @@ from taccl_py.lowering.program import Program, Protocol
 from taccl_py.lowering.protocol import flag_is_early, possible_protocols
 from taccl_py.pipeline.deliver import ReplayedProgram, TrialPrograms
 from taccl_py.profiles.model import RuntimeProfile
-from taccl_py.profiles.view import machine_under
+from taccl_py.profiles.view import machine_under, with_links_for_sums
 from taccl_py.runtimes import MAX_DEPENDENCY_THREADBLOCK
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.timing import time_messages
@@ -319,17 +319,26 @@ def protocols_for(schedule: Schedule, options: LoweringOptions, profile: Runtime
 
 
 def estimated_us(schedule: Schedule, protocols: Iterable[Protocol], profile: RuntimeProfile) -> dict[Protocol, float]:
-    """Estimates of a program's time before it is lowered: the schedule's on the machine as each protocol sees it."""
+    """Estimates of a program's time before it is lowered: the schedule's on the machine as each protocol sees it.
+
+    Under runtimes that add up by steps of their own, sums take longer than copies. Measured: mi250x, Reduce of 2 MiB, 25 schedules whose
+    programs take 124 to 345 us; without that the first two by their estimates take 209 and 215 us, with it 140 and 132.
+    """
     schedule, times_us = folded(schedule), dict[Protocol, float]()
     untimed = [
         replace(message, chunks=chunks)
         for message, steps in zip(untimed_messages(schedule), sent_steps(schedule), strict=True)
         for chunks in steps
     ]
+    are_apart, instances = profile.adds_apart, _instances_with_room(schedule, profile)
+    if are_apart:
+        untimed = [replace(each, link=2 * each.link + each.reduce) for each in untimed]
     with work_set_aside():  # by chunks, for which a single timing takes no time to speak of
         for protocol, machine in machines_seen(schedule, protocols, profile):
-            end_us = max((each.end_us for each in time_messages(machine, schedule.chunk_bytes, untimed)), default=0.0)
-            times_us[protocol] = profile.costs_of(str(protocol)).launch_us + end_us
+            costs = profile.costs_of(str(protocol))
+            seen = with_links_for_sums(machine, costs, instances) if are_apart else machine
+            end_us = max((each.end_us for each in time_messages(seen, schedule.chunk_bytes, untimed)), default=0.0)
+            times_us[protocol] = costs.launch_us + end_us
     count_work("timed", len(untimed) * len(times_us))
     return times_us
 

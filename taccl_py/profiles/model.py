@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from taccl_py.errors import InputError
+from taccl_py.runtimes import RUNTIMES
 
 NEUTRAL = "neutral"
 UNLIMITED = math.inf
@@ -179,6 +180,11 @@ class RuntimeProfile:
             and self.gpu_gbps == UNLIMITED
             and not any(self.fabric_us.values())
         )
+
+    @property
+    def adds_apart(self) -> bool:
+        """True if its runtime adds up what has come by a step of its own, and never as it comes."""
+        return self.runtime in RUNTIMES and not RUNTIMES[self.runtime].fused
 
     def costs_of(self, protocol: str) -> ProtocolCosts:
         """Costs of a protocol.

@@ -162,3 +162,27 @@ def _changed(topology: Topology, profile: RuntimeProfile, costs: ProtocolCosts, 
         for index, port in enumerate(topology.ports)
     )
     return replace(topology, links=tuple(links), ports=ports)
+
+
+def with_links_for_sums(machine: Topology, costs: ProtocolCosts, instances: int = 1) -> Topology:
+    """The machine with two links for each: the first, 2 i of link i, for what is stored, and the second for what is added up.
+
+    The receiver adds up by a step of its own. Both take turns: they share a port that costs what the link does.
+
+    Parameters
+    ----------
+    machine
+        The machine as a protocol sees it, of `machine_under`.
+    costs
+        Costs of the protocol.
+    instances
+        Threadblocks that add up what comes over one link at a time.
+    """
+    beta = 2 * BYTES_PER_MB / (_GB_PER_S_US * costs.reduce_gbps * instances)
+    links, turns = list[Link](), list[Port]()
+    for index, each in enumerate(machine.links):
+        turns.append(Port(f"turns of link {index}", each.alpha_us, each.beta_us_per_mb))
+        stores = replace(each, ports=(*each.ports, len(machine.ports) + index))
+        adds = replace(stores, alpha_us=each.alpha_us + costs.reduce_us, beta_us_per_mb=each.beta_us_per_mb + beta)
+        links += [stores, adds]
+    return replace(machine, links=tuple(links), ports=(*machine.ports, *turns), symmetry=())

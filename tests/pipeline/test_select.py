@@ -325,6 +325,26 @@ def test_runners_up_are_lowered_in_the_order_of_their_estimates(monkeypatch):
     assert lowered[1] is direct
 
 
+@pytest.mark.parametrize(("runtime", "sum_us"), [("executor", 103), ("rccl", 208)])
+def test_estimates_count_sums_that_are_steps_of_their_own(runtime, sum_us):
+    """1 MB over one threadblock: 1 us, 100 us at 10 GB/s and a hop of 2; a sum of two sources at 20 GB/s takes 5 us and 100 us more."""
+    costs = ProtocolCosts(op_us=1, hop_near_us=2, tb_gbps=10, reduce_us=5, reduce_gbps=20)
+    profile = replace(MI300X, runtime=runtime, protocols={"Simple": costs}, shares={}, most_threadblocks=1)
+    topology = full(2)
+    for kind, expected_us in ((Kind.ALLGATHER, 103), (Kind.REDUCESCATTER, sum_us)):
+        schedule = build_schedule(topology, Collective(kind, 2), MB, exchanged(topology, kind))
+        assert trials.estimated_us(schedule, [Protocol.SIMPLE], profile)[Protocol.SIMPLE] == pytest.approx(expected_us)
+
+
+def test_copies_and_sums_over_a_link_take_turns_in_estimates():
+    """AllReduce of two ranks, 1 MB each way: a sum is there after 208 us, and only then is it passed on, in 103."""
+    costs = ProtocolCosts(op_us=1, hop_near_us=2, tb_gbps=10, reduce_us=5, reduce_gbps=20)
+    profile = replace(MI300X, protocols={"Simple": costs}, shares={}, most_threadblocks=1)
+    topology = full(2)
+    schedule = build_schedule(topology, Collective(Kind.ALLREDUCE, 2), MB, exchanged(topology, Kind.ALLREDUCE))
+    assert trials.estimated_us(schedule, [Protocol.SIMPLE], profile)[Protocol.SIMPLE] == pytest.approx(208 + 103)
+
+
 def test_engines_take_turns_at_being_lowered(monkeypatch):
     """Two schedules of one engine are faster than that of another, which comes between them even so."""
     direct = exchange(Kind.ALLGATHER, 1 << 16)

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from itertools import count
 
+import pytest
+
 from taccl_py.collective import Kind
 from taccl_py.pipeline import views
 from taccl_py.profiles.catalog import load_profile
@@ -12,6 +14,7 @@ from taccl_py.synthesis.bounds.runtime import ProtocolView
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.topology.catalog import load_topology
+from taccl_py.work import count_seconds
 from tests.instances import MB
 from tests.pipeline.test_select import exchange
 
@@ -48,3 +51,47 @@ def test_a_reduce_is_also_made_of_allreduces_in_which_its_root_sends(monkeypatch
     of_root = [s for s in found if any(topology.links[message.link].src == 3 for message in s.messages)]
     assert of_root
     assert {each.collective.root for each in of_root} == {3}
+
+
+@pytest.mark.parametrize(
+    ("machine", "profile", "engines"),
+    [("mi300x", "rccl-mi300x", {"auto", "templates", "greedy"}), ("ndv4", "executor-a100", {"auto", "templates"})],
+)
+def test_where_sums_are_steps_of_their_own_engine_greedy_makes_allreduces_too(monkeypatch, machine, profile, engines):
+    """RCCL has no fused receive and sum, the executor has."""
+    asked = set()
+
+    def load(name):
+        asked.add(name)
+        return load_engine("templates")
+
+    monkeypatch.setattr(views, "load_engine", load)
+    demand = Demand(load_topology(machine), Kind.REDUCE, float(MB), root=0)
+    limits = Limits(seconds=0.2, workers=1, by_work=True)
+    views.search(demand, "auto", Options(limits=limits), load_profile(profile), Events())
+    assert asked == engines
+
+
+@pytest.mark.parametrize("kind", [Kind.REDUCE, Kind.ALLREDUCE])
+def test_parts_of_allreduces_are_made_even_where_the_work_is_done(monkeypatch, kind):
+    """The first engine uses up its work: no protocol is searched for, but a Reduce gets parts of AllReduces, which are soon found."""
+    asked = []
+
+    def load(name):
+        engine = load_engine("templates")
+
+        def run(*given):
+            asked.append(name)
+            answer = engine(*given)
+            if name == "auto":
+                count_seconds(100.0)
+            return answer
+
+        return run
+
+    monkeypatch.setattr(views, "load_engine", load)
+    demand = Demand(load_topology("mi300x"), kind, float(MB), root=0)
+    limits = Limits(seconds=0.5, workers=1, by_work=True)
+    views.search(demand, "auto", Options(limits=limits), load_profile("rccl-mi300x"), Events())
+    assert asked.count("auto") == 1
+    assert set(asked) == ({"auto", "templates", "greedy"} if kind is Kind.REDUCE else {"auto"})
