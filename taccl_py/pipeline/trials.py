@@ -321,8 +321,10 @@ def protocols_for(schedule: Schedule, options: LoweringOptions, profile: Runtime
 def estimated_us(schedule: Schedule, protocols: Iterable[Protocol], profile: RuntimeProfile) -> dict[Protocol, float]:
     """Estimates of a program's time before it is lowered: the schedule's on the machine as each protocol sees it.
 
-    Under runtimes that add up by steps of their own, sums take longer than copies. Measured: mi250x, Reduce of 2 MiB, 25 schedules whose
-    programs take 124 to 345 us; without that the first two by their estimates take 209 and 215 us, with it 140 and 132.
+    Under runtimes that add up by steps of their own, sums take longer than copies inside a node. Measured: mi250x, Reduce of 2 MiB, 25
+    schedules whose programs take 124 to 345 us; without that the first two by their estimates take 209 and 215 us, with it 140 and 132.
+    Between nodes, where sums go on while NICs carry what comes next, answers are slower with it: four MI300X, AllReduce of 16 MiB, 316
+    -> 382 us.
     """
     schedule, times_us = folded(schedule), dict[Protocol, float]()
     untimed = [
@@ -330,7 +332,8 @@ def estimated_us(schedule: Schedule, protocols: Iterable[Protocol], profile: Run
         for message, steps in zip(untimed_messages(schedule), sent_steps(schedule), strict=True)
         for chunks in steps
     ]
-    are_apart, instances = profile.adds_apart, _instances_with_room(schedule, profile)
+    are_apart = profile.adds_apart and schedule.topology.num_nodes == 1
+    instances = _instances_with_room(schedule, profile)
     if are_apart:
         untimed = [replace(each, link=2 * each.link + each.reduce) for each in untimed]
     with work_set_aside():  # by chunks, for which a single timing takes no time to speak of
