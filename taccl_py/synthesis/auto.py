@@ -51,6 +51,8 @@ class Params:
         ndv2-x2+ndv4-x2, AllReduce of 256 MiB, `--effort quick`, 32.3 -> 30.7 ms.
     quick_part
         Part of the time for each run that is soon done. Guess.
+    first_answer_part
+        The same where they are far behind others, and only give a first answer. Guess.
     leading_part
         Part of the time for a leading run where templates are left out. Guess.
     searching_part
@@ -85,8 +87,8 @@ class Params:
         link 4-7, AllReduce of 16 MiB, 241.2 -> 231.4 us.
     greedy_ranks_of_sparse_nodes
         The same for nodes inside which not all ranks are linked. Measured: two MI250X nodes, AllGather of 4 MiB, 33.6 -> 28.6 us. It begins
-        before trees there, and for much data no template goes before all others. Measured: AllReduce of 16 MiB on the same, `--effort quick`,
-        215.9 -> 147.5 us.
+        before trees there, and for much data templates get little time. Measured: AllReduce of 16 MiB on the same, `--effort quick`, 215.9
+        -> 147.5 us.
     most_greedy_ranks_of_rooted
         Ranks over nodes up to which engine ``greedy`` runs for Broadcast and Reduce, in up to four seconds. Measured:
         two ND A100 v4 nodes, 64 KiB, 5.75 -> 5.14 us.
@@ -111,6 +113,7 @@ class Params:
     mending_part: float = 0.9
     mending_part_of_sorts: float = 0.5
     quick_part: float = 0.5
+    first_answer_part: float = 0.1
     leading_part: float = 0.8
     searching_part: float = 0.5
     least_left: float = 0.3
@@ -306,7 +309,7 @@ def _has_sparse_nodes(topology: Topology) -> bool:
 
 
 def _is_far_from_templates(demand: Demand) -> bool:
-    """True if templates are far behind paths that follow the links inside nodes, and need not go first."""
+    """True if templates are far behind paths that follow the links inside nodes, and are for a first answer alone."""
     is_sparse = demand.kind is not Kind.ALLTOALL and _has_sparse_nodes(demand.topology)
     return is_sparse and _is_large(demand)
 
@@ -401,10 +404,9 @@ class _AutoRun:
             is_less_than_a_node = levelled_lanes(self.demand.topology) is None
             return PARAMS.mending_part if is_less_than_a_node else PARAMS.mending_part_of_sorts, mending
         quick = [run for run in self._first if run.engine in _QUICK]
-        if quick and _is_far_from_templates(self.demand):
-            return PARAMS.quick_part, []  # they would take the time that others need
         if quick:
-            return PARAMS.quick_part, quick
+            is_far = _is_far_from_templates(self.demand)
+            return PARAMS.first_answer_part if is_far else PARAMS.quick_part, quick
         # Where lanes do not match, a leading run may be far behind others, which then need the time as well.
         return PARAMS.leading_part, leading_runs(self.demand) if self.demand.topology.has_even_nodes else []
 

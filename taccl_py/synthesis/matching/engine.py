@@ -37,8 +37,7 @@ from taccl_py.synthesis.matching.owners import owner_schedule
 from taccl_py.synthesis.matching.params import PARAMS
 from taccl_py.synthesis.matching.rails import rail_schedule
 from taccl_py.synthesis.matching.regrow import affordable_tries
-from taccl_py.synthesis.matching.replicate import replicas, why_not
-from taccl_py.synthesis.params import COMMON
+from taccl_py.synthesis.matching.replicate import replicate, why_not
 from taccl_py.synthesis.uneven import fit_to_size, usable_counts
 from taccl_py.tolerances import RELATIVE
 from taccl_py.topology.translations import translations_of
@@ -56,26 +55,18 @@ def synthesize_greedy(demand: Demand, options: Options, events: Events) -> Synth
     run = _MatchingRun(demand, options, events)
     answer = run.answer()
     count, fits = answer.schedule.collective.chunks_per_rank, usable_counts(demand)
-    if len(answer.schedule.messages) <= PARAMS.most_reordered and not (answer.proof is Proof.OPTIMAL and count in fits):
-        answer = fit_to_size(answer, demand, options.limits.within(run.deadline.left))
-    coarser = [each for each in run.coarser if each.collective.chunks_per_rank in fits]
-    return replace(answer, runners_up=(*answer.runners_up, *coarser))
+    if len(answer.schedule.messages) > PARAMS.most_reordered or (answer.proof is Proof.OPTIMAL and count in fits):
+        return answer
+    return fit_to_size(answer, demand, options.limits.within(run.deadline.left))
 
 
 class _MatchingRun:
-    """One call of the engine.
-
-    Attributes
-    ----------
-    coarser
-        Schedules of one root with its translations that have fewer messages than the best one, which programs may be better for.
-    """
+    """One call of the engine."""
 
     def __init__(self, demand: Demand, options: Options, events: Events) -> None:
         self.demand, self.limits, self.events = demand, options.limits, events
         self.deadline = options.limits.deadline()
         self.stage_seconds: dict[str, float] = {}
-        self.coarser: list[Schedule] = []
         self._inner_seconds = 0.0
         self._least_us: dict[int, float] = {}
         # The best of each number of chunks.
@@ -175,15 +166,12 @@ class _MatchingRun:
             return None
         bound = self.bound
         with self._stage("one root"):
-            groups = replicas(self.demand, self.limits, bound)
-        if not groups or groups[0].num_messages > MOST_EXPANDED:
+            group = replicate(self.demand, self.limits, bound)
+        if group is None or group.num_messages > MOST_EXPANDED:
             return None
-        best, *coarser = groups
-        self.events.incumbent(best.makespan_us)
-        near = [each for each in coarser if each.makespan_us <= COMMON.runner_up_factor * best.makespan_us]
+        self.events.incumbent(group.makespan_us)
         with self._stage("expansion"):
-            self.coarser = [each.expanded() for each in near[: PARAMS.most_coarser]]
-            return best.expanded()
+            return group.expanded()
 
     def _by_rails(self, before: Schedule | None) -> Schedule | None:
         """Schedule by rails where nothing but bandwidth rules it out."""

@@ -31,9 +31,6 @@ class Params:
         Messages of these schedules. Guess.
     resized_factor
         Times as slow as the best one that they may be. Guess.
-    most_coarser
-        Schedules of fewer chunks that are kept beside the best one of those of one root, for programs. Measured: two MI250X nodes, AllReduce of
-        64 MiB under the profile of their GPUs, `--effort quick`, 2145 -> 1728 us.
     most_counted
         Bits that are looked at for each choice of the rarest chunk; beyond, chunks are chosen at random. Guess.
     least_process_messages
@@ -118,7 +115,6 @@ class Params:
     most_resized_runners_up: int = 2
     most_resized_messages: int = 2_000
     resized_factor: float = 1.25
-    most_coarser: int = 1
     most_counted: int = 200_000
     least_process_messages: int = 40_000
     most_delegations: int = 4

@@ -39,14 +39,7 @@ def why_not(demand: Demand) -> str | None:
 
 
 def replicate(demand: Demand, limits: Limits, bound: Bound) -> GroupSchedule | None:
-    """Best group schedule found; None if there is none. See `replicas`."""
-    return next(iter(replicas(demand, limits, bound)), None)
-
-
-def replicas(demand: Demand, limits: Limits, bound: Bound) -> list[GroupSchedule]:
-    """The best group schedule found, and before it in the search the best ones of fewer chunks, the fastest first.
-
-    None is found if the machine has no translations that take links and ports to others.
+    """Best group schedule found; None if the machine has no translations that take links and ports to others.
 
     Parameters
     ----------
@@ -65,7 +58,7 @@ def replicas(demand: Demand, limits: Limits, bound: Bound) -> list[GroupSchedule
     topology, kind = demand.topology, demand.kind
     symmetry = _symmetry(topology)
     if symmetry is None:
-        return []
+        return None
     roots = symmetry.translations.roots
     if kind is Kind.ALLTOALL and len(roots) * topology.num_ranks * len(topology.links) > PARAMS.most_exchanged:
         raise InputError(
@@ -74,11 +67,9 @@ def replicas(demand: Demand, limits: Limits, bound: Bound) -> list[GroupSchedule
         )
     found_first = [_by_rails(demand, symmetry), delegated(demand) if kind is Kind.ALLTOALL else None]
     best = min(filter(None, found_first), key=lambda found: found.makespan_us, default=None)
-    coarser: list[GroupSchedule] = []
     deadline = limits.deadline()
     for parts in _numbers_of_chunks(demand, symmetry.translations):
         before = best
-        coarser = [best, *coarser] if best is not None else coarser
         grower = _Grower(topology, demand.size_bytes / topology.num_ranks / parts, kind, symmetry)
         leader, leader_us = None, math.inf
         starts: list[_Start | None] = [*_starts(demand, limits.seed, symmetry.translations)]
@@ -95,17 +86,10 @@ def replicas(demand: Demand, limits: Limits, bound: Bound) -> list[GroupSchedule
             if best is None or found.makespan_us < best.makespan_us:
                 best = found
             if best.makespan_us <= bound.time_us * (1 + BOUND_REACHED) or deadline.over():
-                return _with_coarser(best, coarser)
+                return best
         if best is before or (best is not None and best.chunks_per_rank < parts):
             break
-    return _with_coarser(best, coarser)
-
-
-def _with_coarser(best: GroupSchedule | None, coarser: Sequence[GroupSchedule]) -> list[GroupSchedule]:
-    """The best schedule, and those before it that have fewer chunks."""
-    if best is None:
-        return []
-    return [best, *(each for each in coarser if each.chunks_per_rank < best.chunks_per_rank)]
+    return best
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,8 @@ from taccl_py.schedule.group import GROUP_KINDS
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.bounds.bound import Bound
-from taccl_py.synthesis.engine import Demand, Events, Options
-from taccl_py.synthesis.matching.engine import synthesize_greedy
-from taccl_py.synthesis.matching.replicate import replicas, replicate, why_not
+from taccl_py.synthesis.engine import Demand
+from taccl_py.synthesis.matching.replicate import replicate, why_not
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.machines import formula_topology
 from taccl_py.topology.model import Link, Port, Topology
@@ -202,26 +201,3 @@ def test_the_same_seed_gives_the_same_schedule_and_another_one_may_not():
     one, two, three = (replicated(topology, Kind.ALLGATHER, seed=seed) for seed in (1, 1, 5))
     assert one == two
     assert one != three
-
-
-def test_the_best_schedules_of_fewer_chunks_are_kept_for_programs():
-    """On a cube a rank receives 7 chunks of a rank over 3 links: in 3 steps of a whole chunk, or with cuts in 7/3 of its time."""
-    demand = Demand(formula_topology("hypercube:3"), Kind.ALLGATHER, float(8 << 24))
-    found = replicas(demand, Limits(), NO_BOUND)
-    counts = [each.chunks_per_rank for each in found]
-    times_us = [each.makespan_us for each in found]
-    assert len(found) > 1
-    assert counts == sorted(counts, reverse=True)
-    assert times_us == sorted(times_us)
-    assert not any(verify_group(each) for each in found)
-    assert replicate(demand, Limits(), NO_BOUND) == found[0]
-
-
-@pytest.mark.slow
-def test_engine_greedy_keeps_one_of_them_as_a_runner_up():
-    demand = Demand(load_topology("mi250x-x2"), Kind.ALLREDUCE, float(16 << 20))
-    answer = synthesize_greedy(demand, Options(limits=Limits(seconds=5.0, by_work=True)), Events())
-    coarser = [each for each in answer.runners_up if len(each.messages) < len(answer.schedule.messages)]
-    assert coarser
-    assert coarser[0].makespan_us <= 1.12 * answer.schedule.makespan_us
-    assert not verify_schedule(coarser[0])
