@@ -29,9 +29,9 @@ MAX_CHUNK_COPIES = 1 << 28  # chunks times ranks
 
 _SIZE_UNITS = {
     "": 1, "b": 1,
-    "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40,
-    "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
-    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50, "e": 1 << 60,
+    "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40, "pib": 1 << 50, "eib": 1 << 60,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "pb": 10**15, "eb": 10**18,
 }  # fmt: skip
 _SIZE_TEXT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
 
@@ -127,7 +127,14 @@ def nearest_within(size_bytes: int, min_bytes: int, max_bytes: int) -> int:
 
 def format_size(size_bytes: float) -> str:
     """Text of a size in binary units alone, with four significant digits: ``1MiB``, ``976.6KiB`` (1 MB), ``512B``, ``1.5GiB``."""
-    for factor, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+    for factor, unit in (
+        (1 << 60, "EiB"),
+        (1 << 50, "PiB"),
+        (1 << 40, "TiB"),
+        (1 << 30, "GiB"),
+        (1 << 20, "MiB"),
+        (1 << 10, "KiB"),
+    ):
         # A size that would be rounded to 1024 of the next smaller unit is 1 of this one.
         if size_bytes >= 0.99995 * factor:
             digits = 4 if size_bytes < 999.95 * factor else 5

@@ -20,7 +20,8 @@ from taccl_py.units import format_rate, format_size, natural_key, parse_size, re
         (1023 << 10, "1023KiB"),
         ((1 << 20) - 1, "1MiB"),
         (10**13, "9.095TiB"),
-        (1 << 54, "16384TiB"),
+        (1 << 54, "16PiB"),
+        (1 << 62, "4EiB"),
         (1 << 30, "1GiB"),
         (3 << 29, "1.5GiB"),
     ],
@@ -36,7 +37,7 @@ def test_rates_have_no_exponent():
 
 def test_sizes_of_tables_grow_in_one_system_of_units():
     """Powers of two and of ten, and what lies beside them."""
-    units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+    units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "PiB": 1 << 50, "EiB": 1 << 60}
     sizes = sorted({max(1, base**power + more) for base in (2, 10) for power in range(16) for more in (-1, 0, 1)})
     told = []
     for size in sizes:
@@ -49,6 +50,13 @@ def test_sizes_of_tables_grow_in_one_system_of_units():
 def test_decimal_fractions_of_a_unit_are_exact():
     """4.1 times a million is not a whole number of binary digits."""
     assert parse_size("4.29496GB") == 4294960000
+    assert [parse_size(text) for text in ("3PB", "3p", "1EiB", "1.5e", "2EB")] == [
+        3 * 10**15,
+        3 << 50,
+        1 << 60,
+        3 << 59,
+        2 * 10**18,
+    ]
     assert [parse_size(f"{tenths / 1000:.3f}MB") for tenths in range(1, 20000)] == [1000 * k for k in range(1, 20000)]
 
 

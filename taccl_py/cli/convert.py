@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from taccl_py.cli.options import KIND, echo_json, json_option, require_room_for_json
+from taccl_py.cli.subject import PROGRAM, refuse_folder
 from taccl_py.collective import Kind
 from taccl_py.jsonio import read_text, write_atomically
 from taccl_py.lowering.buffers import CallPlacement
@@ -59,6 +60,7 @@ def convert_command(
     from taccl_py.pipeline.conversion import convert_and_verify
 
     require_room_for_json(output, as_json=as_json)
+    refuse_folder(file, PROGRAM)
     wanted = None if placement == _DECLARED else CallPlacement(placement)
     found = convert_and_verify(read_text(file), str(file), RUNTIMES[runtime], kind=collective, placement=wanted)
     if str(output) == "-":

@@ -21,9 +21,11 @@ from taccl_py.cli.options import (
     lowering_options,
     make_lowering_options,
     make_plan_options,
+    refuse_own_input,
     require_room_for_json,
     runtime_profile_option,
 )
+from taccl_py.cli.subject import SCHEDULE, refuse_folder
 from taccl_py.errors import InputError, require_verdict
 from taccl_py.jsonio import format_of, read_text, write_all, write_atomically
 from taccl_py.lowering.program import Program
@@ -147,6 +149,8 @@ def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **va
     from taccl_py.pipeline.search import require_valid
 
     require_room_for_json(output, as_json=as_json)
+    refuse_own_input(output, schedule)
+    refuse_folder(schedule, SCHEDULE)
     if target != CHAKRA:
         refuse_network_option(target)
     if values["switch"] and target == _XML:

@@ -418,6 +418,20 @@ def require_room_for_json(output: Path, *, as_json: bool) -> None:
         )
 
 
+def refuse_own_input(output: Path | None, *inputs: str | Path) -> None:
+    """Refuse an output that is one of the files that the command reads, of which another format would be left.
+
+    Raises
+    ------
+    InputError
+        If it is one of them.
+    """
+    if output is None or not output.is_file():
+        return
+    if any(os.path.isfile(each) and os.path.samefile(output, each) for each in inputs):
+        raise InputError("is the file that is read, and would be lost; name another output", path=str(output))
+
+
 def echo_json(value: Any) -> None:
     """Print a JSON value on stdout."""
     click.echo(json.dumps(value, indent=2, allow_nan=False))

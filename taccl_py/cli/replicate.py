@@ -9,7 +9,16 @@ from typing import Any
 import click
 
 from taccl_py.answer import Ended
-from taccl_py.cli.options import KIND, OUTPUT, SIZE, budget_options, budgeted, echo_json, json_option
+from taccl_py.cli.options import (
+    KIND,
+    OUTPUT,
+    SIZE,
+    budget_options,
+    budgeted,
+    echo_json,
+    json_option,
+    refuse_own_input,
+)
 from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError
 from taccl_py.jsonio import write_atomically
@@ -54,6 +63,7 @@ def replicate(as_json: bool, output: Path | None, rank: int | None, **values: An
 
     if rank is not None and not as_json:
         raise InputError("the part of a rank is JSON; add --json", path="command line", field="--rank")
+    refuse_own_input(output, values["topology"])
     stop = threading.Event()
     limits = budgeted(values, _SECONDS, stop)
     request = Request(

@@ -8,7 +8,16 @@ from typing import Any
 
 import click
 
-from taccl_py.cli.options import OUTPUT, RANKS, SIZE, chosen_profile, echo_json, json_option, runtime_profile_option
+from taccl_py.cli.options import (
+    OUTPUT,
+    RANKS,
+    SIZE,
+    chosen_profile,
+    echo_json,
+    json_option,
+    refuse_own_input,
+    runtime_profile_option,
+)
 from taccl_py.cli.subject import GivenFile, load_subject, machine_options
 from taccl_py.errors import InputError
 from taccl_py.jsonio import write_atomically
@@ -122,6 +131,7 @@ def trace(file: Path, output: Path, as_json: bool, **values: Any) -> None:
     """
     from taccl_py.jsonio import canonical_json
 
+    refuse_own_input(output, file)
     subject = load_subject(file, values, verified=True)
     if values["size"] is not None and subject.why_one_size:
         raise InputError(f"{subject.why_one_size}; leave --size out", path=str(file))

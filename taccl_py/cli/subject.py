@@ -15,10 +15,12 @@ from taccl_py.api.subject import load_subject as load_placed
 from taccl_py.cli.options import runtime_option, with_options
 from taccl_py.errors import InputError
 
-__all__ = ["GivenFile", "load_subject", "machine_options", "refuse_folder"]
+__all__ = ["PLAN", "PROGRAM", "SCHEDULE", "GivenFile", "load_subject", "machine_options", "refuse_folder"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+# Files in a folder of taccl synth.
+SCHEDULE, PROGRAM, PLAN = "schedule.json", "algorithm.xml", "plan.json"
 # Options about the machine, which a schedule carries itself.
 _MACHINE_OPTIONS = ("topology", "nodes", "sketch", "runtime", "demand")
 
@@ -40,8 +42,15 @@ def machine_options(command: F) -> F:
     return with_options(command, decorators)
 
 
-def refuse_folder(file: Path) -> None:
+def refuse_folder(file: Path, *names: str) -> None:
     """Refuse a folder in place of a file, and name the schedule and the programs in it.
+
+    Parameters
+    ----------
+    file
+        What was named.
+    names
+        Files of ``taccl synth`` that the command takes; all of them if none is named.
 
     Raises
     ------
@@ -50,8 +59,10 @@ def refuse_folder(file: Path) -> None:
     """
     if not os.path.isdir(file):
         return
-    own = [file / name for name in ("schedule.json", "algorithm.xml", "plan.json")]
-    found = [path for path in own if path.is_file()] or sorted(file.glob("*.xml"))[:1]
+    own = [file / name for name in names or (SCHEDULE, PROGRAM, PLAN)]
+    found = [path for path in own if path.is_file()]
+    if not found and PROGRAM in (names or (PROGRAM,)):
+        found = sorted(file.glob("*.xml"))[:1]
     such = f", such as {' or '.join(map(str, found))}" if found else ""
     raise InputError(f"is a directory, a file is needed; name one{such}", path=str(file))
 

@@ -46,6 +46,7 @@ from taccl_py.cli.options import (
     make_degradation,
     make_lowering_options,
     make_request,
+    refuse_own_input,
     runtime_profile_option,
 )
 from taccl_py.cli.progress import watched
@@ -180,6 +181,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
       taccl synth ndv4 allreduce --nodes 3 --engine greedy --without-port 'node 1 ib3 in' --only-schedule
       taccl synth ndv4 allreduce --nodes 2 --size 64MiB --single-failures nic,nic:0.5 -o failures/
     """
+    refuse_own_input(output, values["topology"], values["collective"].file or "")
     if not take_kind(values):
         from taccl_py.cli.demands import synth_demand
 

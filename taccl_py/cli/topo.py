@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taccl_py.cli.options import OUTPUT, SIZE, echo_json, gpu_option, inside_option, json_option, near_nics_option
+from taccl_py.cli.options import (
+    OUTPUT,
+    SIZE,
+    echo_json,
+    gpu_option,
+    inside_option,
+    json_option,
+    near_nics_option,
+    refuse_own_input,
+)
 from taccl_py.discover.formats import DumpFormat
 from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.jsonio import canonical_json, read_text, write_atomically
@@ -136,6 +145,7 @@ def import_command(files: tuple[Path, ...], output: Path | None, as_json: bool, 
     from taccl_py.discover.importer import import_machine
     from taccl_py.topology.model import Medium
 
+    refuse_own_input(output, *files)
     given = DumpFormat(values["given"]) if values["given"] else None
     gpu = values["gpu"].name if values["gpu"] is not None else ""
     inside = Medium(values["inside"]) if values["inside"] else None
@@ -195,6 +205,7 @@ def fit_command(files: tuple[Path, ...], output: Path | None, as_json: bool, **v
     from taccl_py.report.fits import fit_warnings, fits_record, fits_table
     from taccl_py.topology.model import Medium
 
+    refuse_own_input(output, *files)
     samples = [one for path in files for one in read_any(read_text(path), str(path))]
     try:
         fitted = fit_topology(

@@ -344,7 +344,7 @@ def test_options_without_a_meaning_for_a_target_are_refused(refuse, target, opti
 
 
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize("output", ["-", "schedule.json"])
+@pytest.mark.parametrize("output", ["-", "algorithm.xml"])
 def test_traces_are_not_one_file(refuse, output):
     refuse(2, ["--output: is one file"], "lower", "schedule.json", "--to", "chakra", "-o", output)
 

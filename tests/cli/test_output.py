@@ -46,6 +46,26 @@ def test_the_ending_says_what_a_file_holds(taccl, folder):
     assert found["one.json"] == found["out/schedule.json"]
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("lower", "schedule.json", "-o", "./schedule.json"),
+        ("trace", "schedule.json", "-o", "schedule.json"),
+        ("trace", "algorithm.xml", "--topology", "ring:4", "-o", "algorithm.xml"),
+        ("synth", "mine.json", "allgather", "-o", "mine.json"),
+        ("synth", "ring:4", "mine.json", "-o", "mine.json"),
+        ("replicate", "mine.json", "allgather", "-o", "mine.json"),
+        ("topo", "import", "mine.json", "-o", "mine.json"),
+        ("topo", "fit", "samples.csv", "mine.json", "-o", "mine.json"),
+    ],
+    ids=" ".join,
+)
+def test_a_file_that_is_read_is_no_output(refuse, files, command):
+    (files / "mine.json").write_text("{}")
+    words = f"{command[-1].removeprefix('./')}: is the file that is read, and would be lost; name another output"
+    assert refuse(2, [], *command) == words
+
+
 def test_nothing_is_written_without_an_output(taccl, folder):
     assert synth(taccl).code == 0
     assert tree(folder) == {}

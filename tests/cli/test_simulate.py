@@ -235,6 +235,12 @@ def test_without_a_size_it_is_one_that_the_file_declares_itself_for(taccl, targe
         assert one["size_bytes"] == size
 
 
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(("command", "named"), [("lower", "schedule.json"), ("convert", "algorithm.xml")])
+def test_lower_and_convert_of_a_folder_name_the_file_that_they_take(refuse, command, named):
+    assert refuse(2, ["is a directory"], command, ".", "-o", "new.xml").endswith(f"name one, such as {named}")
+
+
 @pytest.mark.parametrize(
     "command", [("show",), ("simulate",), ("run",), ("trace", "-o", "t.json")], ids=lambda each: each[0]
 )
