@@ -59,8 +59,9 @@ class Params:
     hopeless
         A schedule that takes so many times as long on links and ports alone as the best program so far does in all is not lowered. Guess.
     slow
-        A schedule whose trial takes so many times as long as the best one so far is cut into pieces behind all others. Measured: two ndv4,
-        AllReduce of 16 MiB, with 1.25 instead of no difference 183.9 -> 175.9 us, ReduceScatter of 256 MiB 1080 us as before.
+        A schedule whose trial takes so many times as long as the best one so far, and is not estimated to be faster than it, is cut into
+        pieces behind all others. Measured: two ndv4, AllReduce of 16 MiB, with 1.25 instead of no difference 183.9 -> 175.9 us,
+        ReduceScatter of 256 MiB 1080 us as before; mi300x, Reduce of 16 MiB, without the estimate 132 -> 154 us.
     bound_seconds
         Most time for bounds. Guess.
     """
@@ -189,8 +190,8 @@ def bound_under(schedule: Schedule, profile: RuntimeProfile) -> Bound:
 def _trials(schedules: Iterable[Schedule], lowering: _TrialLowering, needed: int = 1) -> list[Trial]:
     """Trials of the schedules that can be lowered, of one and of so many of the first at least; those that are slow by far are left out.
 
-    First each schedule as it is, then each in pieces, then in more of them, the fastest first and the slow ones last of all: one with
-    many messages leaves time for others. The first schedule, all that there may be time for, is in pieces before others are tried.
+    First each schedule as it is, then they are cut into ever more pieces, the one of the fewest messages first, which takes the least time,
+    and the slow ones last of all. The first schedule, all that there may be time for, is in pieces before others are tried.
 
     Raises
     ------
@@ -203,7 +204,7 @@ def _trials(schedules: Iterable[Schedule], lowering: _TrialLowering, needed: int
             if found.trials and place >= needed and lowering.ends.over():
                 break
             if schedule.makespan_us <= PARAMS.hopeless * found.best_us:
-                found.go_on(0, place, lowering.trials(schedule))
+                found.go_on(place, lowering.trials(schedule))
             if place == 0:
                 found.go_on_with_next(lowering.ends.over)
         while found.go_on_with_next(lowering.ends.over):
@@ -224,8 +225,8 @@ class _FoundTrials:
     trials
         All of them.
     unfinished
-        Heap of what goes on: number of the last trial of a schedule, infinite if that was slow, and its time in microseconds, place of
-        the schedule, and its next trials.
+        Heap of what goes on: whether the last trial of a schedule was slow, its messages, its time in microseconds, place of the schedule,
+        and its next trials.
     best_us
         Least time of all; infinite if there is none.
     failure
@@ -234,7 +235,7 @@ class _FoundTrials:
 
     def __init__(self) -> None:
         self.trials: list[Trial] = []
-        self.unfinished: list[tuple[float, float, int, Iterator[tuple[Trial, float]]]] = []
+        self.unfinished: list[tuple[bool, int, float, int, Iterator[tuple[Trial, float]]]] = []
         self.best_us = math.inf
         self.failure: LoweringError | None = None
 
@@ -242,12 +243,12 @@ class _FoundTrials:
         """Take the trial whose turn it is; False if there is none or no time."""
         if not self.unfinished or over():
             return False
-        number, _, place, trials = heappop(self.unfinished)
-        self.go_on(number + 1, place, trials)
+        *_, place, trials = heappop(self.unfinished)
+        self.go_on(place, trials)
         return True
 
-    def go_on(self, number: float, place: int, trials: Iterator[tuple[Trial, float]]) -> None:
-        """Take the next trial of a schedule, which has this number, if there is one and it can be lowered."""
+    def go_on(self, place: int, trials: Iterator[tuple[Trial, float]]) -> None:
+        """Take the next trial of the schedule of this place, if there is one and it can be lowered."""
         try:
             following = next(trials, None)
         except LoweringError as error:
@@ -257,8 +258,11 @@ class _FoundTrials:
             trial, time_us = following
             self.trials.append(trial)
             self.best_us = min(self.best_us, time_us)
+            schedule = trial.schedule
             is_slow = time_us > PARAMS.slow * self.best_us
-            heappush(self.unfinished, (math.inf if is_slow else number, time_us, place, trials))
+            if is_slow:
+                is_slow = _estimated_us(schedule, trial.options, trial.profile) >= self.best_us
+            heappush(self.unfinished, (is_slow, len(schedule.messages), time_us, place, trials))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -380,6 +381,25 @@ def test_all_schedules_but_the_first_are_tried_before_they_are_in_pieces(monkeyp
     _, chosen = lower_under(found, RCCL, MI300X, None, ends=LoweringEnds(over=over))
     assert tried == [("ring", 56), ("ring", 112), ("direct", 56), ("direct", 112)]
     assert chosen.schedule.origin.found_by == "direct"
+
+
+def test_what_may_be_faster_in_pieces_is_cut_before_others_the_fewest_messages_first(monkeypatch):
+    """A slow schedule whose estimate is below the best trial is cut, and one that is slow by its estimate too only behind all others."""
+    times_us = {"first": [150, 160], "many": [152, 155], "hopeless": [200, 120], "few": [200, 155]}
+    messages = {"first": 8, "many": 9, "hopeless": 2, "few": 3}
+    estimates_us = {"hopeless": 151, "few": 110}
+
+    def trials_of(each):
+        for number, us in enumerate(times_us[each.name]):
+            schedule = SimpleNamespace(name=each.name, number=number, messages=[None] * (messages[each.name] << number))
+            yield SimpleNamespace(schedule=schedule, options=None, profile=None), us
+
+    monkeypatch.setattr(select, "_estimated_us", lambda schedule, *_: estimates_us[schedule.name])
+    lowering = SimpleNamespace(ends=LoweringEnds(), trials=trials_of)
+    found = select._trials([SimpleNamespace(name=name, makespan_us=100.0) for name in times_us], lowering)
+    assert [(trial.schedule.name, trial.schedule.number) for trial in found] == [
+        ("first", 0), ("first", 1), ("many", 0), ("hopeless", 0), ("few", 0), ("few", 1), ("many", 1), ("hopeless", 1),
+    ]  # fmt: skip
 
 
 def found_by(engine, schedule):
