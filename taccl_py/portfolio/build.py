@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 
-from taccl_py.collective import Collective
+from taccl_py.collective import Collective, Kind
 from taccl_py.errors import LimitReached, LoweringError
 from taccl_py.lowering.limits import NO_CALL, no_call
 from taccl_py.lowering.lower import LoweringOptions
@@ -17,7 +18,7 @@ from taccl_py.pipeline.deliver import Lowered, ReplayedProgram, replay_at, verif
 from taccl_py.pipeline.resolve import Request, make_demand
 from taccl_py.pipeline.select import require_chosen
 from taccl_py.pipeline.trials import Trial, in_some_arrangement, preferred_us
-from taccl_py.pipeline.views import retimed
+from taccl_py.pipeline.views import engines_of_wholes, retimed
 from taccl_py.portfolio.by_replay import LOWEST, ReplayedCover, Stretch, TrialChoice, in_rising_order
 from taccl_py.portfolio.candidates import Candidate, Probe, race_candidates
 from taccl_py.portfolio.cover import cover_sizes, divisor_of, file_of, lower_with, up_to
@@ -28,16 +29,19 @@ from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.profiles.view import machine_under
 from taccl_py.runtimes import MAX_COUNT, Runtime
 from taccl_py.schedule.ir import Origin
+from taccl_py.schedule.transform import reduce_of
 from taccl_py.simulate.cost_curve import cost_curve
 from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.solvers.limits import STOP, Over
 from taccl_py.synthesis.bounds import Bound, DemandBounds
 from taccl_py.synthesis.bounds.runtime import likely_views
 from taccl_py.synthesis.engine import Demand, Events, Proof
-from taccl_py.synthesis.race import Racer
+from taccl_py.synthesis.race import EngineRun, RaceOutcome, Racer
 from taccl_py.tolerances import RELATIVE
 from taccl_py.units import SizeRange
+from taccl_py.verify.any_size import verify_any
 from taccl_py.verify.msccl import ProgramVerdict
+from taccl_py.work import work_set_aside
 
 # Sizes at which engines run are this far apart at most.
 _PROBE_FACTOR = 2.0
@@ -132,6 +136,7 @@ def synthesize_portfolio(
         if profile is not None and not limits.stop.is_set():
             racing = racer.within(deadline.left - limits.seconds + searching_s, _LEAST_SECONDS, end)
             candidates += _candidates_under(profile, probes, racing, events)
+            candidates += _parts_of_allreduces(profile, probes, racer, searching_s * (1 - share), end, events)
         if not candidates:
             loosened = " or loosen the sketch" if request.sketch else ""
             raise LimitReached(f"no schedule was found; give more time with --time-limit{loosened}")
@@ -174,6 +179,43 @@ def _candidates_under(
             curve = cost_curve(schedule, low, high)
             found.append(replace(candidate, schedule=schedule, curve=curve))
     return found
+
+
+@dataclass(frozen=True)
+class _PartExamination:
+    """Makes candidates for a Reduce of the outcome for an AllReduce on a machine as a protocol sees it."""
+
+    reduce: Demand
+    min_bytes: float
+    max_bytes: float
+
+    def __call__(self, outcome: RaceOutcome) -> list[Candidate]:
+        """The parts that serve the root, with the times of the machine itself; none where there is no answer."""
+        run, answer = outcome.run, outcome.synthesis
+        wholes = () if answer is None else (answer.schedule, *answer.runners_up)
+        found = []
+        for whole in chain.from_iterable(retimed(each, self.reduce.topology) for each in wholes):
+            part = reduce_of(whole, self.reduce.root)
+            if answer is not None and not verify_any(part):
+                curve = cost_curve(part, self.min_bytes, self.max_bytes)
+                found.append(Candidate(run.engine, answer.solver, part, curve, run.demand.size_bytes))
+        return found
+
+
+def _parts_of_allreduces(
+    profile: RuntimeProfile, probes: Sequence[Probe], racer: Racer, seconds: float, ends_at_s: float, events: Events
+) -> list[Candidate]:
+    """Candidates for a Reduce inside a node that are parts of AllReduces, as for one size (`taccl_py.pipeline.views`)."""
+    low, high = probes[0].demand, probes[-1].demand
+    engines = engines_of_wholes(low, profile)
+    if not engines:
+        return []
+    wholes = [replace(_viewed(probe, profile).demand, kind=Kind.ALLREDUCE, root=0) for probe in probes]
+    runs = [EngineRun(name, whole) for name in engines for whole in wholes]
+    examination = _PartExamination(low, low.size_bytes, high.size_bytes)
+    with work_set_aside():
+        racing = racer.within(seconds, _LEAST_SECONDS, ends_at_s)
+        return list(chain.from_iterable(racing.race_for(examination, runs, events)))
 
 
 def _viewed(probe: Probe, profile: RuntimeProfile) -> Probe:
