@@ -48,7 +48,7 @@ from typing import Any
 from taccl_py.campaign.case import Case
 from taccl_py.campaign.demand_case import AnyCase, DemandCase
 from taccl_py.campaign.metrics import Metric
-from taccl_py.collective import parse_kind
+from taccl_py.collective import ROOTED, Kind, parse_kind
 from taccl_py.demand.counts import parse_skew
 from taccl_py.demand.formula import dtype_of, read_rows_of
 from taccl_py.demand.moe import ExpertCall
@@ -279,6 +279,7 @@ def _read_cases(fields: Fields, folder: Path) -> Iterator[Case]:
             fields.fail("engines", f"found {engine!r}, use some of: {', '.join(ENGINE_NAMES)}")
     ranks = fields.text("ranks") if fields.has("ranks") else ""
     root, seed = fields.integer("root", 0, least=0), fields.integer("seed", 0, least=0)
+    _refuse_root_of_none(fields, root, kinds)
     solver, runtime = fields.choice("solver", _SOLVERS, "auto"), fields.choice("runtime", tuple(RUNTIMES), "executor")
     label = fields.text("name", "")
     group = fields.build("ranks", lambda: parse_ranks(ranks)) if ranks else None
@@ -293,6 +294,14 @@ def _read_cases(fields: Fields, folder: Path) -> Iterator[Case]:
             topology=_beside(topology, folder), kind=kind, engine=engine, solver=solver, sketch=_beside(sketch, folder),
             runtime=runtime, nodes=node, size_bytes=size_bytes, chunks_per_rank=chunk, ranks=group, root=root, seed=seed,
         )  # fmt: skip
+
+
+def _refuse_root_of_none(fields: Fields, root: int, kinds: Sequence[Kind]) -> None:
+    for kind in kinds:
+        if root and kind not in ROOTED:
+            fields.fail(
+                "root", f"found {root}, and {kind} has no root; leave it out, or give {kind} an entry of its own"
+            )
 
 
 def _require_machines(fields: Fields, topology: str, sketch: str, nodes: Sequence[int | None]) -> None:

@@ -66,6 +66,7 @@ def test_files_are_looked_for_beside_the_suite(tmp_path):
         (HEADER + ENTRY + "nodes = 0\n", ["instances.0.nodes", "0"]),
         (HEADER + ENTRY + 'solver = "highs"\n', ["instances.0.solver", "'highs'", "cp-sat"]),
         (HEADER + ENTRY + 'sketch = "auto"\n', ["instances.0.sketch", "clock"]),
+        (HEADER + ENTRY + "root = 1\n", ["instances.0.root", "found 1, and allgather has no root"]),
         (HEADER + ENTRY + ENTRY, ["instances", "ring:4 allgather templates", "2 times"]),
         (HEADER + "[thresholds]\nspeed = 1\n" + ENTRY, ["thresholds.speed"]),
         (HEADER + "[thresholds]\ncost = -1\n" + ENTRY, ["thresholds.cost"]),
