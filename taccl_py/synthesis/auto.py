@@ -61,6 +61,9 @@ class Params:
     least_left
         Time that must be left for a race, as a part of what the quick engines took: on a large machine every engine takes long to begin
         with. Measured: AllReduce of 16 MiB on hpn:16 ends in 2.1 s with a limit of 1 s, and in 4.3 s without this.
+    far_gap
+        Part of the bound above it beyond which there is a race however little time is left. Measured: AllReduce of 256 MiB on a torus of
+        8 x 8, `--effort quick`, where templates take most of the time, 5124 -> 2683 us.
     node_bytes_without_templates
         Bytes for each node and microsecond of the least message between nodes from which templates are left out on nodes whose ranks are all
         linked: 256 KiB with 2.6 us. Measured: from there on no template is faster than engine hierarchy, for any collective but AllToAll, on
@@ -117,6 +120,7 @@ class Params:
     leading_part: float = 0.8
     searching_part: float = 0.5
     least_left: float = 0.3
+    far_gap: float = 0.5
     node_bytes_without_templates: float = (1 << 18) / 2.6
     most_pairs: int = 200_000
     most_pairs_of_one_chunk: int = 2_000_000
@@ -392,7 +396,8 @@ class _AutoRun:
         part, runs = self._runs_before_others()
         is_closed = self._run(self._racer(part), runs)
         spent = before - self._deadline.left
-        may_race = self._deadline.left >= PARAMS.least_left * spent or not self.answers
+        is_far = not self.answers or not _is_close(self.answers[0], self.bound, PARAMS.far_gap)
+        may_race = is_far or self._deadline.left >= PARAMS.least_left * spent
         if self._deadline.left and may_race and not is_closed:
             self._race([run for run in self._first if run not in runs])
         return runs or leading_runs(self.demand)
