@@ -41,6 +41,13 @@ class Decisions:
     apart: frozenset[Joint] = frozenset()
     staged: frozenset[int] = frozenset()
 
+    def with_spread(self, spread: Mapping[int, int]) -> Decisions:
+        """The same decisions with at least so many channels for some links."""
+        if all(self.spread.get(link, 1) >= number for link, number in spread.items()):
+            return self
+        most = {link: max(number, self.spread.get(link, 1)) for link, number in spread.items()}
+        return replace(self, spread={**self.spread, **most})
+
     def not_yet_apart(self, joints: Iterable[Joint]) -> set[Joint]:
         """Joints, of some, that are not to be taken apart."""
         return {joint for joint in joints if not joint.is_among(self.apart)}

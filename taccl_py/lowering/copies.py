@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from taccl_py.collective import Address, Buffer
 from taccl_py.errors import LoweringError
@@ -16,7 +17,7 @@ from taccl_py.lowering.images import OF_ALL_RANKS
 from taccl_py.lowering.limits import require_limits, require_sizes
 from taccl_py.lowering.program import Gpu, Program, Protocol, Step, Threadblock
 from taccl_py.lowering.protocol import flag_is_early, largest_size_bytes, largest_size_with
-from taccl_py.runtimes import Runtime
+from taccl_py.runtimes import MAX_OFFSET, Runtime
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,33 @@ class OneInstance:
         require_limits(copied, runtime)
         require_sizes(copied, runtime)
         return copied
+
+    def can_be(self, number: int) -> bool:
+        """True if offsets of so many copies are within the runtime's."""
+        if self.geometry.collective.kind is None:
+            return True  # there are no copies, whose error says why
+        return all(self.last_offset(buffer, number) <= MAX_OFFSET for buffer in Buffer)
+
+    def last_offset(self, buffer: Buffer, number: int) -> int:
+        """Last offset of a buffer that a step of so many copies names."""
+        if buffer is Buffer.SCRATCH:
+            return max((number - 1) * scratch + last for scratch, last in self._last_cells[buffer])
+        shard = self._shard_cells
+        owner, cell = divmod(max(last for _, last in self._last_cells[buffer]), shard)
+        return (owner * number + number - 1) * shard + cell
+
+    @cached_property
+    def _last_cells(self) -> dict[Buffer, list[tuple[int, int]]]:
+        """Of every buffer: cells of scratch, and the last offset that a step names, of each rank."""
+        found: dict[Buffer, list[tuple[int, int]]] = {buffer: [] for buffer in Buffer}
+        for gpu in self.program.gpus:
+            last = dict.fromkeys(Buffer, 0)
+            for step in (step for block in gpu.threadblocks for step in block.steps):
+                for address in (step.src, step.dst):
+                    last[address.buffer] = max(last[address.buffer], address.offset)
+            for buffer, offset in last.items():
+                found[buffer].append((gpu.scratch_chunks, offset))
+        return found
 
     @property
     def _shard_cells(self) -> int:

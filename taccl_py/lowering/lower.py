@@ -21,8 +21,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from taccl_py.collective import Buffer, Kind
@@ -30,6 +31,7 @@ from taccl_py.errors import InputError, LoweringError
 from taccl_py.lowering.actions import RankAction, RankWork, cut_actions
 from taccl_py.lowering.assemble import assemble_gpus
 from taccl_py.lowering.attempts import Decisions, ProgramRevision, least_cells_per_operation, loosen, shorten
+from taccl_py.lowering.balance import Balance
 from taccl_py.lowering.buffers import BufferSizes, CallPlacement, Flags, placement_flags
 from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.channels import ChannelRules, LinkOrbits, assign_channels
@@ -137,6 +139,25 @@ class LoweredRank:
 
 
 @dataclass(frozen=True, slots=True)
+class Room:
+    """Room for one of several copies of a program.
+
+    Attributes
+    ----------
+    max_threadblocks
+        Most threadblocks on a GPU; None is what certainly runs at the same time.
+    copies
+        Copies that there are to be, all of which need scratch.
+    balanced
+        Whether links and local work have threadblocks in proportion to what they carry; see `taccl_py.lowering.balance`.
+    """
+
+    max_threadblocks: int | None = None
+    copies: int = 1
+    balanced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class _LoweringCase:
     """Facts decided before the first attempt and never again, but for the protocol."""
 
@@ -147,6 +168,7 @@ class _LoweringCase:
     events: tuple[Event, ...]
     choice: ProtocolChoice
     subject: LoweredRank | None = None
+    room: Room = field(default_factory=Room)
 
     @property
     def most_threadblocks(self) -> int:
@@ -206,6 +228,7 @@ class _LoweredPlacement:
 
     work: RankWork
     flow: DataFlow
+    spread: Mapping[int, int]
 
 
 class Lowering:
@@ -241,7 +264,7 @@ class Lowering:
             subject,
         )
         self._whole: dict[frozenset[int], RankWork] = {}
-        self._placed: dict[tuple[frozenset[int], int], _LoweredPlacement] = {}
+        self._placed: dict[tuple[frozenset[int], int, bool], _LoweredPlacement] = {}
         self._enough = subject.decisions if subject is not None else Decisions()
         self._made: ProgramRevision | None = None
 
@@ -255,17 +278,28 @@ class Lowering:
                 least_cells[slots] = least_cells_per_operation(self._made, slots, runtime)
         return OneInstance(program, self._case.geometry, runtime, least_cells)
 
-    def program(self, port_order: PortOrder, max_threadblocks: int | None = None) -> Program:
-        """Make the program with this order at ports and, unless None, so many threadblocks on a GPU, whatever the options say of them.
+    def is_unbalanced(self, room: Room) -> bool:
+        """True if in this room links and local work would have other threadblocks in proportion to their work."""
+        case = self._case_in(room, self._case.options.port_order)
+        work = self._whole_work(frozenset())
+        balance = Balance.of(work, case.schedule.collective.num_ranks, case.most_threadblocks)
+        return bool(balance.spread) or balance.work is not work
+
+    def _case_in(self, room: Room, port_order: PortOrder) -> _LoweringCase:
+        options = replace(self._case.options, port_order=port_order, max_threadblocks=room.max_threadblocks)
+        return replace(self._case, options=options, room=room)
+
+    def program(self, port_order: PortOrder, room: Room | None = None) -> Program:
+        """Make the program with this order at ports and, unless None, this room, whatever the options say of them.
 
         Raises
         ------
         LoweringError, InputError
             See `lower`.
         """
-        most = max_threadblocks or self._case.options.max_threadblocks
-        options = replace(self._case.options, port_order=port_order, max_threadblocks=most)
-        case, attempt = self._settle(replace(self._case, options=options))
+        room = room or Room(self._case.options.max_threadblocks)
+        case, attempt = self._settle(self._case_in(room, port_order))
+        options = case.options
         self._made = attempt
         program = Program(
             name=self._name,
@@ -289,7 +323,8 @@ class Lowering:
         alike = case.subject.orbits.of if case.subject else None
         decisions = self._enough
         for _ in range(_MAX_ATTEMPTS):
-            placed = self._place(decisions.staged, case.most_threadblocks)
+            placed = self._place(case, decisions.staged)
+            decisions = decisions.with_spread(placed.spread)
             attempt = _laid_out(case, decisions, placed)
             better: Decisions | None = shorten(attempt, decisions, runtime, alike)
             if better == decisions:
@@ -304,7 +339,8 @@ class Lowering:
                 better = _unblock(case, attempt, decisions)
             if better is None or better == decisions:
                 # A program too long for threadblocks, or that stops, in one order at ports will do so in others.
-                self._enough = replace(decisions, staged=frozenset())
+                if not case.room.balanced:
+                    self._enough = replace(decisions, staged=frozenset())
                 return case, attempt
             decisions = better
         raise LoweringError(
@@ -315,16 +351,21 @@ class Lowering:
             remedy="use fewer instances, or a schedule with fewer messages",
         )
 
-    def _place(self, staged: frozenset[int], most_threadblocks: int) -> _LoweredPlacement:
-        """Actions on cells when these messages arrive in spare scratch, with local work cut for so many threadblocks."""
-        key = (staged, most_threadblocks)
+    def _place(self, case: _LoweringCase, staged: frozenset[int]) -> _LoweredPlacement:
+        """Actions on cells when these messages arrive in spare scratch, with local work cut for the threadblocks of a GPU."""
+        key = (staged, case.most_threadblocks, case.room.balanced)
         if key not in self._placed:
-            if staged not in self._whole:
-                _forget_last(self._whole)
-                self._whole[staged] = _placed(self._case, staged)
+            work = self._whole_work(staged)
             _forget_last(self._placed)
-            self._placed[key] = _in_sequence(self._case, self._whole[staged], most_threadblocks)
+            self._placed[key] = _in_sequence(case, work)
         return self._placed[key]
+
+    def _whole_work(self, staged: frozenset[int]) -> RankWork:
+        """Actions in the order of time when these messages arrive in spare scratch."""
+        if staged not in self._whole:
+            _forget_last(self._whole)
+            self._whole[staged] = _placed(self._case, staged)
+        return self._whole[staged]
 
 
 def _forget_last(placed: dict[Any, Any]) -> None:
@@ -368,14 +409,19 @@ def _placed(case: _LoweringCase, staged: frozenset[int]) -> RankWork:
     return cut_actions(actions, whole_transfers(case.schedule), options.instances)
 
 
-def _in_sequence(case: _LoweringCase, work: RankWork, most_threadblocks: int) -> _LoweredPlacement:
+def _in_sequence(case: _LoweringCase, work: RankWork) -> _LoweredPlacement:
     """Cut local work for so many threadblocks, where it takes time, and put everything in the order of its connections."""
     options, schedule = case.options, case.schedule
+    spread: Mapping[int, int] = {}
+    num_ranks = schedule.collective.num_ranks
+    if case.room.balanced:
+        balance = Balance.of(work, num_ranks, case.most_threadblocks)
+        work, spread = balance.work, balance.spread
     if options.times_blocks:
         cell_bytes = schedule.chunk_bytes / options.instances
-        work = in_parts(work, schedule.collective.num_ranks, most_threadblocks, cell_bytes)
+        work = in_parts(work, num_ranks, case.most_threadblocks, cell_bytes)
     work = sequence_actions(work, CellHistory(work.actions, case.geometry, aliased=case.flags.in_place))
-    return _LoweredPlacement(work, trace_flow(work, schedule.makespan_us))
+    return _LoweredPlacement(work, trace_flow(work, schedule.makespan_us), spread)
 
 
 def _in_output(action: RankAction, geometry: BufferSizes) -> RankAction:
@@ -436,7 +482,9 @@ def _packed(case: _LoweringCase, revision: ProgramRevision) -> tuple[PackedRank,
     options = case.options
     once = tuple(pack_scratch(of_rank, revision.transfers, reuse=False) for of_rank in revision.blocks)
     most = max((rank.scratch_cells for rank in once), default=0)
-    if flag_is_early(options.runtime, case.choice.protocol) or (options.times_blocks and most <= MAX_OFFSET):
+    if flag_is_early(options.runtime, case.choice.protocol) or (
+        options.times_blocks and most * case.room.copies <= MAX_OFFSET
+    ):
         return once
     return tuple(pack_scratch(of_rank, revision.transfers, reuse=True) for of_rank in revision.blocks)
 

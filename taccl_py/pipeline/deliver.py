@@ -22,7 +22,7 @@ from taccl_py.lowering.group_programs import (
     require_agreement,
 )
 from taccl_py.lowering.limits import require_limits
-from taccl_py.lowering.lower import Lowering, LoweringOptions, PortOrder
+from taccl_py.lowering.lower import Lowering, LoweringOptions, PortOrder, Room
 from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
 from taccl_py.lowering.mscclpp import LoweredPlan, PlanOptions, lower_plan
 from taccl_py.lowering.program import Program
@@ -182,17 +182,20 @@ class TrialPrograms:
             self.instance = self._lowering.one_instance(program)
         self.whole = whole
 
-    def narrower(self, parts: int) -> OneInstance | None:
+    def narrower(self, parts: int, *, balanced: bool = False) -> OneInstance | None:
         """Program with one of so many equal parts of the threadblocks that a GPU may have; None if that is too little for it.
+
+        Its threadblocks are in proportion to their work if it is to be `balanced`, and it is None where they are anyway; see
+        `taccl_py.lowering.balance`.
 
         Ranks of large symmetric schedules, which are lowered one by one, have none.
         """
-        if self._lowering is None:
+        room = Room(max(1, (self._options.max_threadblocks or 1) // parts), parts, balanced)
+        if self._lowering is None or (balanced and not self._lowering.is_unbalanced(room)):
             return None
         count_work("lowered", round(_REARRANGED * 2 * len(self._schedule.messages)))
-        most = max(1, (self._options.max_threadblocks or 1) // parts)
         with suppress(LoweringError):
-            return self._lowering.one_instance(self._lowering.program(self._options.port_order, most))
+            return self._lowering.one_instance(self._lowering.program(self._options.port_order, room))
         return None
 
 

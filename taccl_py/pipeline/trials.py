@@ -129,8 +129,30 @@ class Trial:
 
     def add_narrower(self, instances: int, instance: OneInstance) -> None:
         """Let this many instances be copies of another program with fewer threadblocks."""
+        self._forget(instances)
         self.narrower[instances] = instance
         self._narrower[instances] = RuntimeReplay(instance.program, self.schedule.topology, self.profile)
+
+    def add_if_faster(self, instances: int, instance: OneInstance) -> None:
+        """Let them be copies of that program if it takes less time than the one that there is."""
+        before, before_us = self.narrower.get(instances), self.best_us(instances)
+        self.add_narrower(instances, instance)
+        if self.best_us(instances) < before_us:
+            return
+        self._forget(instances)
+        del self.narrower[instances], self._narrower[instances]
+        if before is not None:
+            self.add_narrower(instances, before)
+
+    def _forget(self, instances: int) -> None:
+        self._known = {key: time_us for key, time_us in self._known.items() if key[1].instances != instances}
+
+    def best_us(self, instances: int) -> float:
+        """Time of the schedule's size with so many instances under the best likely protocol, as settings are ranked; infinite without room."""
+        if not self.has_room_for(instances):
+            return math.inf
+        settings = [Setting(protocol, instances) for protocol in self.likely]
+        return min(preferred_us(self.time_us(self.schedule.size_bytes, each), each) for each in settings)
 
     def copies(self, setting: Setting) -> Program:
         """Program of a setting as it is replayed: copies of one with one instance.
@@ -188,7 +210,7 @@ class Trial:
         other = self.others.get(setting.protocol)
         if other is not None:
             return other.lowered_for(setting)
-        fits = setting.instances == 1 and self.lowered.program.protocol is setting.protocol
+        fits = setting.instances == 1 and 1 not in self.narrower and self.lowered.program.protocol is setting.protocol
         return self.lowered if fits else None
 
     def allows(self, size_bytes: float, setting: Setting) -> bool:
@@ -206,7 +228,7 @@ class Trial:
         calls = (size_bytes, collective.served_bytes(size_bytes))
         is_unserved = self.any_call and all(call % chunks for call in calls)
         return (
-            self._has_room_for(number)
+            self.has_room_for(number)
             and program.num_channels * number <= runtime.max_channels
             and cell_bytes / number >= PARAMS.least_cell_bytes
             and (is_unserved or any(call % (chunks * number) == 0 for call in calls))
@@ -216,10 +238,15 @@ class Trial:
         """Program of which so many instances are copies."""
         return self.narrower[instances].program if instances in self.narrower else self.lowered.program
 
-    def _has_room_for(self, copies: int) -> bool:
+    def has_room_for(self, copies: int) -> bool:
+        """True if the runtime has room for so many copies of their program."""
         program = self._copied(copies)
-        most = self.options.max_threadblocks or 1
-        return program.num_threadblocks * copies <= most and copies <= most_copies(program)
+        most, instance = self.options.max_threadblocks or 1, self.narrower.get(copies, self.instance)
+        return (
+            program.num_threadblocks * copies <= most
+            and copies <= most_copies(program)
+            and (instance is None or instance.can_be(copies))
+        )
 
     def settings(self, size_bytes: float, protocols: Sequence[Protocol], instances: int | None) -> Iterator[Setting]:
         """Settings for a call of a size: those that the runtime allows, or all with the instances that the user asks for."""
@@ -264,26 +291,29 @@ def trial_of(
 def _add_narrower(trial: Trial, programs: TrialPrograms, largest_bytes: float, stopped: Over) -> None:
     """Give a trial programs for instances of which copies of its own have no room, as long as each saves time over those before.
 
-    Time is that of the schedule's size, under likely protocols.
+    Then those with threadblocks in proportion to their work where they save time, for the best number of instances and half as many, which
+    leaves more threadblocks to share out. Time is that of the schedule's size, under likely protocols.
     """
-    most, blocks = trial.options.max_threadblocks or 1, trial.lowered.program.num_threadblocks
-    wide = [number for number in PARAMS.instances if blocks * number <= most]
-    narrow = PARAMS.instances[len(wide) :]
-    schedule, best_us = trial.schedule, math.inf
-    if not narrow or not trial.likely:
+    if programs.instance is None or not trial.likely:
         return
+    wide = [number for number in PARAMS.instances if trial.has_room_for(number)]
+    narrow = PARAMS.instances[len(wide) :]
+    best_us, best = math.inf, 1
     for number in (*wide[-1:], *narrow):
         if number in narrow:
-            cell_bytes = largest_bytes / schedule.collective.chunks_per_size / number
+            cell_bytes = largest_bytes / trial.schedule.collective.chunks_per_size / number
             instance = None if cell_bytes < PARAMS.least_cell_bytes or stopped() else programs.narrower(number)
             if instance is None:
-                return
+                break
             trial.add_narrower(number, instance)
-        settings = [Setting(protocol, number) for protocol in trial.likely]
-        time_us = min(preferred_us(trial.time_us(schedule.size_bytes, each), each) for each in settings)
+        time_us = trial.best_us(number)
         if time_us >= best_us:
-            return
-        best_us = time_us
+            break
+        best_us, best = time_us, number
+    for number in dict.fromkeys((best, max(1, best // 2))):
+        balanced = None if stopped() else programs.narrower(number, balanced=True)
+        if balanced is not None:
+            trial.add_if_faster(number, balanced)
 
 
 T = TypeVar("T")

@@ -15,9 +15,9 @@ def cells(text):
     return CellRange(Buffer(text[0]), int(first), int(last or first) - int(first) + 1)
 
 
-def act(order, op, reads="", writes="", *, rank=0, arrives=NONE, leaves=NONE, ready_us=0.0, busy_us=0.0):
+def act(order, op, reads="", writes="", *, rank=0, arrives=NONE, leaves=NONE, beside=NONE, ready_us=0.0, busy_us=0.0):
     return RankAction(
-        order, rank, op, cells(reads), cells(writes), arrives, leaves, ready_us=ready_us, busy_us=busy_us
+        order, rank, op, cells(reads), cells(writes), arrives, leaves, beside, ready_us=ready_us, busy_us=busy_us
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from taccl_py.collective import Address, Buffer, Collective, Kind
 from taccl_py.errors import LoweringError
-from taccl_py.lowering.lower import Lowering, LoweringOptions
+from taccl_py.lowering.lower import Lowering, LoweringOptions, Room
 from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
 from taccl_py.lowering.program import Protocol
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
@@ -15,9 +15,9 @@ from tests.lowering import cases
 from tests.lowering.execute import execute
 
 
-def one_instance(schedule, options):
+def one_instance(schedule, options, room=None):
     lowering = Lowering(schedule, options)
-    return lowering.one_instance(lowering.program(options.port_order))
+    return lowering.one_instance(lowering.program(options.port_order, room))
 
 
 @settings(max_examples=150)
@@ -28,11 +28,14 @@ def one_instance(schedule, options):
     made_for=st.sampled_from([None, *Protocol]),
     protocol=st.sampled_from(Protocol),
     number=st.integers(1, 3),
+    room=st.sampled_from([None, Room(32, 3), Room(None, 1, balanced=True), Room(20, 3, balanced=True)]),
 )
-def test_copies_of_any_program_give_the_right_result_or_a_reason(seed, kind, runtime, made_for, protocol, number):
+def test_copies_of_any_program_give_the_right_result_or_a_reason(seed, kind, runtime, made_for, protocol, number, room):
     schedule, reason = cases.random_schedule(seed, kind), ""
     try:
-        instance = one_instance(schedule, LoweringOptions(runtime, protocol=made_for))
+        instance = one_instance(
+            schedule, LoweringOptions(runtime, protocol=made_for, times_blocks=room is not None), room
+        )
         program = instance.copies(number, protocol)
     except LoweringError as error:
         reason = error.limit
@@ -41,6 +44,8 @@ def test_copies_of_any_program_give_the_right_result_or_a_reason(seed, kind, run
         return
     assert program.protocol is protocol
     assert program.num_threadblocks == number * instance.program.num_threadblocks
+    named = [address.offset for gpu in program.gpus for tb in gpu.threadblocks for step in tb.steps for address in (step.src, step.dst)]  # fmt: skip
+    assert max(named, default=0) == max(instance.last_offset(buffer, number) for buffer in Buffer)
     execute(program, schedule, runtime, instances=number, seed=seed)
     text = emit_xml(program, runtime)
     assert parse_xml(text, "x", runtime) == program
@@ -93,3 +98,11 @@ def test_flags_that_come_too_early_for_a_program_of_another_protocol_are_refused
     with pytest.raises(LoweringError, match="too early"):
         instance.copies(2, Protocol.LL)
     assert one_instance(cases.direct_alltoall(3), LoweringOptions(RCCL, protocol=Protocol.LL)).copies(2, Protocol.LL)
+
+
+def test_copies_whose_offsets_a_runtime_has_no_room_for_cannot_be():
+    """Rank 1's shard of 64 chunks is one step: of the last of n copies it begins at 64 (2 n - 1) of the output, and 32767 can be named."""
+    instance = one_instance(cases.ring_allgather(2, 64), LoweringOptions(EXECUTOR))
+    assert instance.last_offset(Buffer.OUTPUT, 256) == 64 * 511
+    assert instance.can_be(256)
+    assert not instance.can_be(257)
