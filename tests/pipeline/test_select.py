@@ -130,6 +130,22 @@ def test_instances_without_room_are_copies_of_a_program_with_fewer_threadblocks(
     assert settled.program.num_threadblocks <= 64
 
 
+def test_a_link_that_carries_three_times_as_much_has_more_threadblocks_where_that_saves_time():
+    """Of eight pieces the root sends six to rank 1, which passes them on, and two to rank 2."""
+    topology, size = full(3), 64 << 20
+    links = topology.links_between
+    untimed = [UntimedMessage(links[0, 1 if chunk < 6 else 2][0], (chunk,), 0, 1) for chunk in range(8)]
+    untimed += [UntimedMessage(links[1, 2][0], (chunk,), 1, 2) for chunk in range(6)]
+    untimed += [UntimedMessage(links[2, 1][0], (chunk,), 2, 3) for chunk in (6, 7)]
+    schedule = build_schedule(topology, Collective(Kind.BROADCAST, 3, 8), size / 8, untimed)
+    trial = trial_of(schedule, replace(RCCL, max_threadblocks=8), MI300X)
+    one = Setting(Protocol.SIMPLE, 1)
+    assert (trial.lowered.program.num_channels, trial.narrower[1].program.num_channels) == (1, 3)
+    plain_us = RuntimeReplay(trial.lowered.program, topology, MI300X).time_us(size, protocol="Simple")
+    assert trial.time_us(size, one) < 0.7 * plain_us
+    assert settle(trial, one).runtime_us == trial.time_us(size, one)
+
+
 def test_a_call_that_no_program_serves_bars_no_instances():
     """Three chunks a rank are no part of 64 MiB, in whatever instances; beside others that serve it, more instances are no reason to take them."""
     size, parts = 64 << 20, []
