@@ -17,7 +17,7 @@ WRONG = {
     "a negative size": ((*SYNTH, "--size", "-1"), ["--size", "64KiB"]),
     "a size in words": ((*SYNTH, "--size", "big"), ["--size", "'big'", "64KiB"]),
     "a size with an exponent": ((*SYNTH, "--size", "1e6"), ["--size", "'1e6'", "1MB"]),
-    "a size of an unknown unit": ((*SYNTH, "--size", "1PB"), ["--size", "'1PB'"]),
+    "a size of an unknown unit": ((*SYNTH, "--size", "1ZB"), ["--size", "'1ZB'"]),
     "half a byte": ((*SYNTH, "--size", "0.5B"), ["--size", "whole number of bytes"]),
     "a size with a comma": ((*SYNTH, "--size", "1,5MB"), ["--size", "'1,5MB'"]),
     "an empty size": ((*SYNTH, "--size", ""), ["--size", "''"]),
