@@ -182,21 +182,59 @@ class TrialPrograms:
             self.instance = self._lowering.one_instance(program)
         self.whole = whole
 
-    def narrower(self, parts: int, *, balanced: bool = False) -> OneInstance | None:
+    def narrower(self, parts: int) -> OneInstance | None:
         """Program with one of so many equal parts of the threadblocks that a GPU may have; None if that is too little for it.
-
-        Its threadblocks are in proportion to their work if it is to be `balanced`, and it is None where they are anyway; see
-        `taccl_py.lowering.balance`.
 
         Ranks of large symmetric schedules, which are lowered one by one, have none.
         """
-        room = Room(max(1, (self._options.max_threadblocks or 1) // parts), parts, balanced)
-        if self._lowering is None or (balanced and not self._lowering.is_unbalanced(room)):
+        if self._lowering is None:
             return None
-        count_work("lowered", round(_REARRANGED * 2 * len(self._schedule.messages)))
-        with suppress(LoweringError):
-            return self._lowering.one_instance(self._lowering.program(self._options.port_order, room))
-        return None
+        return _program_in(_room_of(parts, self._options), self._lowering, self._schedule, self._options)
+
+    @property
+    def balanced(self) -> BalancedPrograms:
+        """Programs with threadblocks in proportion to their work."""
+        return BalancedPrograms(self._schedule, self._options, self._lowering)
+
+
+class BalancedPrograms:
+    """Programs of a schedule with threadblocks in proportion to their work, for copies of them; what they have in common is made once.
+
+    Parameters
+    ----------
+    schedule, options
+        As for `TrialPrograms`.
+    lowering
+        Lowering of the schedule with these options, if there is one.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept.
+    """
+
+    def __init__(self, schedule: Schedule, options: LoweringOptions, lowering: Lowering | None = None) -> None:
+        self._schedule, self._options = schedule, options
+        self._lowering = lowering or Lowering(schedule, options)
+
+    def of(self, parts: int) -> OneInstance | None:
+        """Program with one of so many equal parts of the threadblocks that a GPU may have; None if all links have as many anyway, or there is no room."""
+        room = replace(_room_of(parts, self._options), balanced=True)
+        if not self._lowering.is_unbalanced(room):
+            return None
+        return _program_in(room, self._lowering, self._schedule, self._options)
+
+
+def _room_of(parts: int, options: LoweringOptions) -> Room:
+    return Room(max(1, (options.max_threadblocks or 1) // parts), parts)
+
+
+def _program_in(room: Room, lowering: Lowering, schedule: Schedule, options: LoweringOptions) -> OneInstance | None:
+    """Program for copies in some room; None if it is too little."""
+    count_work("lowered", round(_REARRANGED * 2 * len(schedule.messages)))
+    with suppress(LoweringError):
+        return lowering.one_instance(lowering.program(options.port_order, room))
+    return None
 
 
 def _lower_as_group(schedule: Schedule, options: LoweringOptions) -> Lowered | None:

@@ -25,12 +25,15 @@ from taccl_py.pipeline.search import chosen_instead, require_valid
 from taccl_py.pipeline.trials import (
     Setting,
     Trial,
+    balance,
     estimated_us,
     in_some_arrangement,
     pieces_of,
     preferred_us,
     protocols_for,
+    sums_count,
     trial_of,
+    tried_instances,
 )
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.runtimes import MAX_COUNT
@@ -62,6 +65,8 @@ class Params:
         A schedule whose trial takes so many times as long as the best one so far, and is not estimated to be faster than it, is cut into
         pieces behind all others. Measured: two ndv4, AllReduce of 16 MiB, with 1.25 instead of no difference 183.9 -> 175.9 us,
         ReduceScatter of 256 MiB 1080 us as before; mi300x, Reduce of 16 MiB, without the estimate 132 -> 154 us.
+    most_balanced
+        Trials, the fastest, of which programs with threadblocks in proportion to their work are made. Guess.
     bound_seconds
         Most time for bounds. Guess.
     """
@@ -71,6 +76,7 @@ class Params:
     most_schedules: int = 8
     hopeless: float = 1.5
     slow: float = 1.25
+    most_balanced: int = 3
     bound_seconds: float = 5.0
 
 
@@ -297,12 +303,23 @@ class _TrialLowering:
 
 def _choose(trials: Sequence[Trial], lowering: _TrialLowering) -> ChosenProgram:
     settled = _SettledTrials(lowering.options, lowering.ends)
+    if lowering.instances is None:
+        _balance_best(trials, lowering.ends)
     for are_likely in (True, False):
         ranked = sorted(_ranked(trials, lowering.instances, are_likely=are_likely), key=lambda each: each[0])
         chosen = _first_verified(settled, ranked)
         if chosen is not None:
             return chosen
     raise settled.failure or InputError("no protocol and number of instances is possible")
+
+
+def _balance_best(trials: Sequence[Trial], ends: LoweringEnds) -> None:
+    """Give the fastest trials programs with threadblocks in proportion to their work, unless all have them."""
+    ranked = sorted(trials, key=lambda trial: min(map(trial.best_us, tried_instances(None))))
+    for trial in ranked[: PARAMS.most_balanced]:
+        if not sums_count(trial.schedule.topology, trial.profile) and not ends.settled():
+            with suppress(LoweringError, Interrupted):  # an interrupted user gets what is there
+                balance(trial, ends.stopped)
 
 
 def _first_verified(
