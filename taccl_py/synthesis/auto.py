@@ -62,8 +62,8 @@ class Params:
         Time that must be left for a race, as a part of what the quick engines took: on a large machine every engine takes long to begin
         with. Measured: AllReduce of 16 MiB on hpn:16 ends in 2.1 s with a limit of 1 s, and in 4.3 s without this.
     far_gap
-        Part of the bound above it beyond which there is a race however little time is left. Measured: AllReduce of 256 MiB on a torus of
-        8 x 8, `--effort quick`, where templates take most of the time, 5124 -> 2683 us.
+        Part of the bound above it beyond which there is a race however little of a budget of work is left. Measured: AllReduce of 256 MiB on
+        a torus of 8 x 8, `--effort quick`, where templates take most of the work, 5124 -> 2683 us.
     node_bytes_without_templates
         Bytes for each node and microsecond of the least message between nodes from which templates are left out on nodes whose ranks are all
         linked: 256 KiB with 2.6 us. Measured: from there on no template is faster than engine hierarchy, for any collective but AllToAll, on
@@ -397,7 +397,8 @@ class _AutoRun:
         is_closed = self._run(self._racer(part), runs)
         spent = before - self._deadline.left
         is_far = not self.answers or not _is_close(self.answers[0], self.bound, PARAMS.far_gap)
-        may_race = is_far or self._deadline.left >= PARAMS.least_left * spent
+        may_race = not self.answers or self._deadline.left >= PARAMS.least_left * spent
+        may_race = may_race or (is_far and self.options.limits.by_work)
         if self._deadline.left and may_race and not is_closed:
             self._race([run for run in self._first if run not in runs])
         return runs or leading_runs(self.demand)
