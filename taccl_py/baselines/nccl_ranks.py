@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import networkx as nx
-
 from taccl_py.baselines.nccl_tuner import GpuGeneration, Graph, NcclRanks
 from taccl_py.discover.gpus import GPU_MODELS, GpuModel
 from taccl_py.errors import InputError
@@ -145,9 +143,9 @@ def _at_most(speeds_gbps: Sequence[float], limit_gbps: float) -> float:
 
 
 def sending_gbps(topology: Topology) -> float:
-    """GB/s that the ranks that can send least can send to the others of their node: each port that links share counts once.
+    """GB/s that the rank that can send least can send inside its node, each port that its links share counted once.
 
-    One rank, or where links have no ports also several together: a ring comes through every part of a node.
+    Two ranks share what they can send to the others, where links have no ports: a ring comes through every part of a node.
     """
     return min((_least_sent_gbps(topology, ranks) for ranks in topology.node_ranks), default=0.0)
 
@@ -155,20 +153,20 @@ def sending_gbps(topology: Topology) -> float:
 def _least_sent_gbps(topology: Topology, ranks: Sequence[int]) -> float:
     """The same of one node."""
     rates: dict[int, dict[int, float]] = {rank: {} for rank in ranks}
-    has_ports, graph = False, nx.DiGraph()
+    between: dict[tuple[int, int], float] = {}
+    has_ports = False
     for index, link in enumerate(topology.links):
         if link.src in rates and link.dst in rates:
             resource, gbps = _sending(topology, index)
             rates[link.src][resource] = gbps
-            before = graph.edges[link.src, link.dst]["weight"] if graph.has_edge(link.src, link.dst) else 0.0
-            graph.add_edge(link.src, link.dst, weight=before + gbps)
+            between[link.src, link.dst] = between.get((link.src, link.dst), 0.0) + gbps
             has_ports = has_ports or bool(link.ports)
-    least = min(sum(each.values()) for each in rates.values())
-    is_whole = len(graph) == len(rates) > 1 and nx.is_strongly_connected(graph) and math.isfinite(least)
-    both_ways = all(graph.edges.get((dst, src)) == data for src, dst, data in graph.edges(data=True))
-    if has_ports or not is_whole or not both_ways:
+    sent = {rank: sum(each.values()) for rank, each in rates.items()}
+    least = min(sent.values())
+    if has_ports or len(ranks) < 3 or math.isinf(max(sent.values())):
         return least
-    return min(least, float(nx.stoer_wagner(graph.to_undirected())[0]))
+    pairs = (sent[a] + sent[b] - gbps - between.get((b, a), 0.0) for (a, b), gbps in between.items())
+    return min([least, *pairs])
 
 
 def nics_of_node(topology: Topology) -> list[float]:

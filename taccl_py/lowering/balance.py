@@ -26,7 +26,7 @@ _MOST_BUSY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Balance:
+class ThreadblockBalance:
     """Actions that may be done anywhere taken from busy threadblocks, and channels for busy links.
 
     Attributes
@@ -41,7 +41,7 @@ class Balance:
     spread: Mapping[int, int]
 
     @staticmethod
-    def of(work: RankWork, num_ranks: int, max_threadblocks: int) -> Balance:
+    def of(work: RankWork, num_ranks: int, max_threadblocks: int) -> ThreadblockBalance:
         """Balance of work for so many threadblocks on a GPU."""
         loads = _Loads.of(work, num_ranks)
         spread = loads.spread(max_threadblocks)
@@ -51,7 +51,7 @@ class Balance:
         if moved:
             actions = (replace(each, beside=NONE) if each.beside in moved else each for each in work.actions)
             work = RankWork(tuple(actions), work.transfers)
-        return Balance(work, {link: number for link, number in spread.items() if number > 1})
+        return ThreadblockBalance(work, {link: number for link, number in spread.items() if number > 1})
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from taccl_py.errors import InputError, LoweringError
 from taccl_py.lowering.actions import RankAction, RankWork, cut_actions
 from taccl_py.lowering.assemble import assemble_gpus
 from taccl_py.lowering.attempts import Decisions, ProgramRevision, least_cells_per_operation, loosen, shorten
-from taccl_py.lowering.balance import Balance
+from taccl_py.lowering.balance import ThreadblockBalance
 from taccl_py.lowering.buffers import BufferSizes, CallPlacement, Flags, placement_flags
 from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.channels import ChannelRules, LinkOrbits, assign_channels
@@ -282,7 +282,7 @@ class Lowering:
         """True if in this room links and local work would have other threadblocks in proportion to their work."""
         case = self._case_in(room, self._case.options.port_order)
         work = self._whole_work(frozenset())
-        balance = Balance.of(work, case.schedule.collective.num_ranks, case.most_threadblocks)
+        balance = ThreadblockBalance.of(work, case.schedule.collective.num_ranks, case.most_threadblocks)
         return bool(balance.spread) or balance.work is not work
 
     def _case_in(self, room: Room, port_order: PortOrder) -> _LoweringCase:
@@ -415,7 +415,7 @@ def _in_sequence(case: _LoweringCase, work: RankWork) -> _LoweredPlacement:
     spread: Mapping[int, int] = {}
     num_ranks = schedule.collective.num_ranks
     if case.room.balanced:
-        balance = Balance.of(work, num_ranks, case.most_threadblocks)
+        balance = ThreadblockBalance.of(work, num_ranks, case.most_threadblocks)
         work, spread = balance.work, balance.spread
     if options.times_blocks:
         cell_bytes = schedule.chunk_bytes / options.instances

@@ -1,7 +1,7 @@
 """Threadblocks in proportion to their work."""
 
 from taccl_py.lowering.actions import NONE, RankWork
-from taccl_py.lowering.balance import Balance
+from taccl_py.lowering.balance import ThreadblockBalance
 from tests.lowering.blocks import add, recv, send, transfer
 
 
@@ -13,14 +13,14 @@ def two_links(cells, other):
 
 
 def test_a_link_with_three_times_as_much_has_three_times_as_many_channels_where_there_is_room():
-    assert Balance.of(two_links(6, 2), 3, 8).spread == {0: 3}
-    assert Balance.of(two_links(6, 2), 3, 3).spread == {0: 2}
-    assert Balance.of(two_links(6, 2), 3, 2).spread == {}
+    assert ThreadblockBalance.of(two_links(6, 2), 3, 8).spread == {0: 3}
+    assert ThreadblockBalance.of(two_links(6, 2), 3, 3).spread == {0: 2}
+    assert ThreadblockBalance.of(two_links(6, 2), 3, 2).spread == {}
 
 
 def test_links_with_as_much_as_each_other_have_one_channel_each():
     work = two_links(4, 4)
-    balance = Balance.of(work, 3, 64)
+    balance = ThreadblockBalance.of(work, 3, 64)
     assert balance.spread == {}
     assert balance.work is work
 
@@ -29,7 +29,7 @@ def test_a_link_has_no_more_channels_than_messages():
     numbers = range(3)
     transfers = tuple(transfer(0, 1 + (i > 1), link=int(i > 1), count=1 if i > 1 else 40, message=i) for i in numbers)
     work = RankWork(tuple(send(i, "i0-39" if i < 2 else "i0-0", i) for i in numbers), transfers)
-    assert Balance.of(work, 3, 64).spread == {0: 2}
+    assert ThreadblockBalance.of(work, 3, 64).spread == {0: 2}
 
 
 def received(target, place):
@@ -41,7 +41,7 @@ def received(target, place):
 
 
 def beside(work, blocks):
-    return [action.beside for action in Balance.of(work, 2, blocks).work.actions if action.is_local]
+    return [action.beside for action in ThreadblockBalance.of(work, 2, blocks).work.actions if action.is_local]
 
 
 def test_threadblocks_for_local_work_take_over_sums_until_they_are_half_as_busy_as_the_receiver():
