@@ -166,7 +166,8 @@ def _least_sent_gbps(topology: Topology, ranks: Sequence[int]) -> float:
     if has_ports or len(ranks) < 3 or math.isinf(max(sent.values())):
         return least
     pairs = (sent[a] + sent[b] - gbps - between.get((b, a), 0.0) for (a, b), gbps in between.items())
-    return min([least, *pairs])
+    # Two ranks that are linked with each other alone reach the others of their node by other ways.
+    return min([least, *(gbps for gbps in pairs if gbps > RELATIVE * least)])
 
 
 def nics_of_node(topology: Topology) -> list[float]:

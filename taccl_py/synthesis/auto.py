@@ -396,9 +396,9 @@ class _AutoRun:
         part, runs = self._runs_before_others()
         is_closed = self._run(self._racer(part), runs)
         spent = before - self._deadline.left
-        is_far = not self.answers or not _is_close(self.answers[0], self.bound, PARAMS.far_gap)
         may_race = not self.answers or self._deadline.left >= PARAMS.least_left * spent
-        may_race = may_race or (is_far and self.options.limits.by_work)
+        if self.options.limits.by_work and not may_race:
+            may_race = not _is_close(self.answers[0], self.bound, PARAMS.far_gap)
         if self._deadline.left and may_race and not is_closed:
             self._race([run for run in self._first if run not in runs])
         return runs or leading_runs(self.demand)

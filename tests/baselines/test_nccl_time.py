@@ -2,12 +2,14 @@
 
 import pytest
 
+from taccl_py.baselines.nccl_ranks import sending_gbps
 from taccl_py.baselines.nccl_time import NcclTimes, nccl_machine, runs_of
 from taccl_py.collective import Kind
 from taccl_py.profiles.catalog import load_profile
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds.runtime import RuntimeBounds
 from taccl_py.topology.catalog import load_topology
+from taccl_py.topology.model import Link, Topology
 
 
 @pytest.mark.parametrize("kind", [Kind.ALLREDUCE, Kind.ALLGATHER, Kind.BROADCAST])
@@ -27,3 +29,10 @@ def test_rings_are_no_faster_than_the_links_between_two_parts_of_a_node():
     ring = NcclTimes(machine, profile).best(Kind.REDUCESCATTER, size)
     assert ring.algorithm == "Ring"
     assert ring.time_us > bound.time_us
+
+
+def test_ranks_that_are_linked_in_pairs_alone_have_the_rate_of_their_link():
+    """Two nodes of two pairs each, with links of 100 GB/s in pairs and between nodes; pairs of a node reach each other through the network."""
+    pairs = [(0, 1), (2, 3), (4, 5), (6, 7), (0, 4), (2, 6), (1, 6), (3, 4)]
+    links = tuple(Link(*ends, 1.0, 10.0) for one, two in pairs for ends in ((one, two), (two, one)))
+    assert sending_gbps(Topology("pairs", "made up", (0, 0, 0, 0, 1, 1, 1, 1), (), links)) == pytest.approx(100)
