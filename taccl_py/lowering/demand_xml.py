@@ -40,6 +40,7 @@ def lower_demand_program(schedule: DemandSchedule, runtime: Runtime, name: str |
     InputError
         If the schedule is not valid.
     """
+    schedule = schedule.coalesced()
     unit_bytes = _unit_bytes(schedule.demand, runtime)
     size_bytes = schedule.demand.longest_bytes
     options = LoweringOptions(

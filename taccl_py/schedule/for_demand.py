@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 from taccl_py.demand import DataDemand
-from taccl_py.schedule.ir import Message, MessagesInOrder, Origin
+from taccl_py.schedule.ir import Message, MessagesInOrder, Origin, sort_messages
 from taccl_py.topology.model import Topology
 from taccl_py.units import algbw_gbps
 
@@ -53,6 +54,29 @@ class DemandSchedule(MessagesInOrder):
     def algbw_gbps(self) -> float | None:
         """All bytes that had to come somewhere, over the time; None where nothing moves."""
         return algbw_gbps(self.demand.total_bytes, self.makespan_us) if self.messages else None
+
+    def coalesced(self) -> DemandSchedule:
+        """The same messages with fewer chunks: parts that lie behind one another everywhere and that the same messages carry are one."""
+        carriers: list[list[int]] = [[] for _ in self.demand.chunks]
+        for number, message in enumerate(self.messages):
+            for chunk in message.chunks:
+                carriers[chunk].append(number)
+        runs: list[list[int]] = []
+        for _, parts in self.demand.wholes():
+            runs += [list(run) for _, run in groupby(parts, key=carriers.__getitem__)]
+        if len(runs) == len(carriers):
+            return self
+        runs.sort()
+        new_of = {part: new for new, run in enumerate(runs) for part in run}
+        chunks = tuple(
+            self.demand.chunks[run[0]].part(0, sum(self.demand.chunks[part].size_bytes for part in run)) for run in runs
+        )
+        messages = [
+            replace(message, chunks=carried, packed=message.packed and len(carried) > 1)
+            for message in self.messages
+            for carried in [tuple(dict.fromkeys(new_of[chunk] for chunk in message.chunks))]
+        ]
+        return replace(self, demand=replace(self.demand, chunks=chunks), messages=sort_messages(messages))
 
     @property
     def name(self) -> str:

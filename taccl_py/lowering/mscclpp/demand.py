@@ -45,6 +45,7 @@ def lower_demand_plan(schedule: DemandSchedule, name: str | None = None, group: 
     InputError
         If the schedule is not valid.
     """
+    schedule = schedule.coalesced()
     _require_type(schedule.demand)
     cells = part_cells(schedule, _unit_bytes(schedule.demand))
     places = Places(BufferSizes(cells.collective, 1, exact=False), in_place=False)

@@ -6,11 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taccl_py.api.demands import moe_demand
 from taccl_py.errors import LoweringError
 from taccl_py.execute.compare import ResultCheck
 from taccl_py.execute.demand_programs import read_demand_program, run_demand_program
+from taccl_py.lowering.demand_xml import lower_demand_program
 from taccl_py.lowering.mscclpp.demand import lower_demand_plan
+from taccl_py.runtimes import LEGACY
+from taccl_py.schedule.for_demand import DemandSchedule
+from taccl_py.schedule.ir import Message
 from taccl_py.synthesis.demands import solve_demand
+from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.mscclpp import verify_plan
 from tests.demand.cases import MIXED, QUICK, demand_of, demands, full, hosts, ring, scaled, stragglar, switch
 
@@ -59,6 +65,30 @@ def test_a_send_is_one_put_of_all_its_units():
     assert [(gpu["input_chunks"], gpu["output_chunks"]) for gpu in plan["gpus"]] == [(1, 1), (1, 1)]
     puts = [op for gpu in plan["gpus"] for tb in gpu["threadblocks"] for op in tb["ops"] if op["name"] == "put"]
     assert [(op["src_buff"][0]["size"], op["dst_buff"][0]["size"]) for op in puts] == [(1, 1)]
+
+
+def test_parts_that_the_same_messages_carry_are_one_put():
+    """Engines cut chunks that they could send elsewhere in part; where they do not, each part would be an operation of its own."""
+    whole = demand_of(2, [{"bytes": 4800, "holds": [0], "wants": [1]}])
+    cut = whole.cut(tuple((0, 16 * i, 16) for i in range(300)))
+    schedule = DemandSchedule(full(2), cut, (Message(full(2).links_between[0, 1][0], tuple(range(300)), 0.0, 9.0),))
+    plan = json.loads(lower_demand_plan(schedule).text)
+    puts = [op for gpu in plan["gpus"] for tb in gpu["threadblocks"] for op in tb["ops"] if op["name"] == "put"]
+    assert len(puts) == 1
+    program = lower_demand_program(schedule, LEGACY)
+    assert sum(len(tb.steps) for gpu in program.gpus for tb in gpu.threadblocks) == 2
+
+
+def test_a_dispatch_of_few_tokens_has_a_plan():
+    """A token is cut into several parts, so that the NICs could share it, and nearly all of them take the same way."""
+    machine = load_topology("ndv5", 2)
+    shape = {"experts": 64, "token_bytes": 7168, "tokens": 16, "topk": 8}
+    demand = moe_demand("moe-dispatch", 16, **shape)
+    schedule = solve_demand(machine, demand, QUICK, engine="multicast").schedule
+    assert len(schedule.demand.chunks) > 5 * len(demand.chunks)
+    lowered = lower_demand_plan(schedule)
+    assert lowered.plan.num_threadblocks < 20
+    assert not verify_plan(lowered.text, "plan.json", demand=demand).violations
 
 
 def test_buffers_have_lengths_of_their_own():
