@@ -23,6 +23,7 @@ ALIGNED_BYTES = 16
 MAX_SIZE_BYTES = 1 << 62
 MAX_COST_US = 1e12  # alpha, latency, and beta per megabyte: eleven days
 MIN_COST_US = 1e-30  # of those that are not 0
+MAX_SEED = (1 << 31) - 1  # solvers take no larger ones
 MAX_RANKS = 1 << 16
 _RANK_DIGITS = 9  # more than MAX_RANKS has; far more digits than this cannot even be converted
 MAX_CHUNK_COPIES = 1 << 28  # chunks times ranks

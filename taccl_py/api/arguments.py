@@ -13,10 +13,11 @@ from typing import Any, ParamSpec, TypeVar
 from taccl_py.collective import Kind, parse_kind
 from taccl_py.errors import InputError, TacclError
 from taccl_py.topology.model import Topology
-from taccl_py.units import SizeRange, parse_size, parse_size_range
+from taccl_py.units import MAX_SEED, SizeRange, parse_size, parse_size_range
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
+_Value = TypeVar("_Value")
 
 # Options of the command line whose argument has another name in Python.
 _RENAMED = {"topology": "machine", "collective": "kind", "size": "size", "to": "runtime"}
@@ -55,7 +56,7 @@ def _as_declared(
     except TypeError:  # the call itself says it, with its name
         return args, kwargs
     for name, value in given.arguments.items():
-        read = _READ.get(signature.parameters[name].annotation)
+        read = _seed if name == "seed" else _READ.get(signature.parameters[name].annotation)
         if read is not None:
             given.arguments[name] = read(value, name)
     return given.args, given.kwargs
@@ -65,6 +66,13 @@ def _whole(value: object, field: str) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise InputError(f"found {value!r}, a whole number is needed", path="arguments", field=field)
     return int(value)
+
+
+def _seed(value: object, field: str) -> int:
+    seed = _whole(value, field)
+    if not 0 <= seed <= MAX_SEED:
+        raise InputError(f"found {seed}, a seed is a whole number from 0 to {MAX_SEED}", path="arguments", field=field)
+    return seed
 
 
 def _whole_or_none(value: object, field: str) -> int | None:
@@ -124,7 +132,21 @@ def kind_of(kind: Kind | str) -> Kind:
     InputError
         If there is no such collective.
     """
-    return kind if isinstance(kind, Kind) else parse_kind(_text(kind, "kind"))
+    return kind if isinstance(kind, Kind) else parsed(parse_kind, _text(kind, "kind"), "kind")
+
+
+def parsed(parse: Callable[[str], _Value], word: str, field: str) -> _Value:
+    """Value of an argument, as a function makes it of its word.
+
+    Raises
+    ------
+    InputError
+        That of the function, naming the argument.
+    """
+    try:
+        return parse(word)
+    except InputError as error:
+        raise InputError(error.what, path="arguments", field=field) from None
 
 
 def size_of(size: int | float | str | None) -> int | None:
@@ -147,10 +169,7 @@ def bytes_of(size: int | float | str, field: str) -> int:
         If it is not a positive number of whole bytes.
     """
     if isinstance(size, str):
-        try:
-            return parse_size(size)
-        except InputError as error:
-            raise InputError(error.what, path="arguments", field=field) from None
+        return parsed(parse_size, size, field)
     if isinstance(size, bool) or not isinstance(size, Real) or not 0 < size < 1 << 62 or size != int(size):
         raise InputError(
             f"found {size!r}; give a number of bytes, or a text such as '16MB'", path="arguments", field=field
@@ -167,12 +186,12 @@ def range_of(sizes: str | tuple[int | str, int | str]) -> SizeRange:
         If it is neither.
     """
     if isinstance(sizes, str):
-        return parse_size_range(sizes)
+        return parsed(parse_size_range, sizes, "sizes")
     if not isinstance(sizes, tuple | list) or len(sizes) != 2:
         raise InputError(
             f"found {sizes!r}; give a text such as '1KiB:1GiB', or two sizes", path="arguments", field="sizes"
         )
-    return parse_size_range(":".join(str(size_of(each)) for each in sizes))
+    return parsed(parse_size_range, ":".join(str(bytes_of(each, "sizes")) for each in sizes), "sizes")
 
 
 def path_of(path: str | Path) -> Path:

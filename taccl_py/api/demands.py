@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from taccl_py.api.arguments import bytes_of, machine_of, names_arguments
+from taccl_py.api.arguments import bytes_of, machine_of, names_arguments, parsed
 from taccl_py.api.policy import AUTO, DEMAND_LIMIT_S, EXCHANGE_RANKS, budget, default_seconds, scaled_seconds
 from taccl_py.collective import Kind
 from taccl_py.demand import DataDemand, dtype_named
@@ -29,8 +29,6 @@ from taccl_py.synthesis.catalog import ALL_ENGINE_NAMES, DEMAND_ENGINES
 from taccl_py.synthesis.demands import is_large, recognized
 from taccl_py.synthesis.engine import Events
 from taccl_py.topology.model import Topology
-
-_T = TypeVar("_T")
 
 
 @names_arguments
@@ -98,9 +96,7 @@ def load_demand(
         )  # fmt: skip
     found_bytes = None if size is None else bytes_of(size, "size")
     try:
-        return read_demand_file(
-            Path(what), found_bytes, None if dtype is None else _parsed(dtype_named, dtype, "dtype")
-        )
+        return read_demand_file(Path(what), found_bytes, None if dtype is None else parsed(dtype_named, dtype, "dtype"))
     except InputError as error:
         if error.path != "command line":
             raise
@@ -204,7 +200,7 @@ def moe_demand(  # noqa: PLR0913 - keywords with defaults, as the command's opti
                 field="routing",
             )
     call = ExpertCall(
-        named, experts, bytes_of(token_bytes, "token_bytes"), routing, tokens, topk, expert_groups, topk_groups, _parsed(parse_skew, skew, "skew"), dtype, seed
+        named, experts, bytes_of(token_bytes, "token_bytes"), routing, tokens, topk, expert_groups, topk_groups, parsed(parse_skew, skew, "skew"), dtype, seed
     )  # fmt: skip
     try:
         return call.demand(ranks)
@@ -247,23 +243,15 @@ def reshard_demand(
     InputError
         If the shardings do not fit the tensor, or contradict themselves.
     """
-    lengths = _parsed(parse_shape, shape if isinstance(shape, str) else "x".join(map(str, shape)), "shape")
-    one = source if isinstance(source, Sharding) else _parsed(parse_sharding, source, "source")
-    other = target if isinstance(target, Sharding) else _parsed(parse_sharding, target, "target")
+    lengths = parsed(parse_shape, shape if isinstance(shape, str) else "x".join(map(str, shape)), "shape")
+    one = source if isinstance(source, Sharding) else parsed(parse_sharding, source, "source")
+    other = target if isinstance(target, Sharding) else parsed(parse_sharding, target, "target")
     needed = max(2, 1 + max(*one.ranks, *other.ranks))
     try:
-        return reshard(lengths, _parsed(dtype_named, dtype, "dtype"), one, other, needed if ranks is None else ranks)
+        return reshard(lengths, parsed(dtype_named, dtype, "dtype"), one, other, needed if ranks is None else ranks)
     except InputError as error:
         names = {"--from": "source", "--to": "target"}
         raise InputError(error.what, path="arguments", field=names.get(error.field or "", error.field)) from None
-
-
-def _parsed(parse: Callable[[str], _T], word: str, field: str) -> _T:
-    """Value of an argument, as a function makes it of its word, naming that in errors."""
-    try:
-        return parse(word)
-    except InputError as error:
-        raise InputError(error.what, path="arguments", field=field) from None
 
 
 def demand_seconds(demand: DataDemand, engine: str) -> float:

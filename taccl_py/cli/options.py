@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import threading
@@ -85,6 +86,17 @@ class ParsedType(click.ParamType, Generic[T]):  # type: ignore[type-arg,unused-i
         except InputError as error:
             name = param.opts[0] if param is not None and param.opts else None
             raise InputError(error.what, path="command line", field=name) from None
+
+
+class FiniteRange(click.FloatRange):
+    """A range of finite numbers: nan, which no comparison refuses, is in none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Refuse nan and inf."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
 
 
 class OutputType(click.Path):  # type: ignore[type-arg,unused-ignore]

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from taccl_py.cli.options import SIZE, UNPROBED_OUTPUT, echo_json, inside_option, json_option, near_nics_option
+from taccl_py.cli.options import (
+    SIZE,
+    UNPROBED_OUTPUT,
+    FiniteRange,
+    echo_json,
+    inside_option,
+    json_option,
+    near_nics_option,
+)
 from taccl_py.cli.progress import counted_down
 from taccl_py.errors import InputError, InvalidArtifact, TacclError, Violation
 from taccl_py.jsonio import canonical_json, require_writable, write_atomically
@@ -57,7 +65,7 @@ _LEAST_US = 5_000.0  # of all runs of an experiment on a real machine: a few tur
 )
 @click.option(
     "--slow-down",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     default=1.0,
     show_default=True,
     help="Seconds here for a second of the emulated machine, with --with.",
@@ -80,7 +88,7 @@ _LEAST_US = 5_000.0  # of all runs of an experiment on a real machine: a few tur
 )
 @click.option("--all-pairs", is_flag=True, help="Measure every link at all sizes, not one of each class.")
 @click.option(
-    "--noise", type=click.FloatRange(0, 1), default=0.0, help="Relative noise of emulated times, for example 0.01."
+    "--noise", type=FiniteRange(0, 1), default=0.0, help="Relative noise of emulated times, for example 0.01."
 )
 @click.option(
     "--repeats",
@@ -97,7 +105,7 @@ _LEAST_US = 5_000.0  # of all runs of an experiment on a real machine: a few tur
 )
 @click.option(
     "--tolerance",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     default=0.1,
     show_default=True,
     help="Relative difference that --against allows.",

@@ -13,7 +13,7 @@ import click
 
 from taccl_py.cli.asked import refuse_others
 from taccl_py.cli.demands import DemandSession, is_demand_schedule, run_demand_program, run_demand_schedule
-from taccl_py.cli.options import KIND, SIZE, SIZE_RANGE, echo_json, json_option
+from taccl_py.cli.options import KIND, SIZE, SIZE_RANGE, FiniteRange, echo_json, json_option
 from taccl_py.cli.subject import refuse_folder
 from taccl_py.errors import InputError, Interrupted, InvalidArtifact, TacclError, Violation
 from taccl_py.execute.plan import Backend, DataType, ExecutablePlan, Operator
@@ -116,7 +116,7 @@ class _RunFile:
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the data.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(0.1),
+    type=FiniteRange(0.1),
     default=60.0,
     show_default=True,
     help="Seconds without anything moving after which processes count as stopped (mpi, torch).",

@@ -12,6 +12,7 @@ import click
 from taccl_py.cli.options import (
     OUTPUT,
     SIZE,
+    FiniteRange,
     echo_json,
     gpu_option,
     inside_option,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 _tolerance_option = click.option(
     "--tolerance",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     default=TOLERANCE,
     show_default=True,
     help="Relative difference of alpha, beta or latency up to which two figures are the same.",

@@ -25,7 +25,7 @@ lengths of the buffers may be left out: they are as long as needed.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -97,14 +97,32 @@ def read_demand(text: str, path: str) -> DataDemand:
 def read_demand_value(value: Mapping[str, Any], path: str) -> DataDemand:
     """Demand of a mapping with the fields of a file, with ``format`` and ``version`` or without, which errors call by a name.
 
+    Ranks may be numbers where JSON has texts, and lists any sequences and sets.
+
     Raises
     ------
     InputError
         See `read_demand`.
     """
-    fields = Fields({"format": FORMAT, "version": VERSION, "name": "unnamed", **value}, path)
+    fields = Fields({"format": FORMAT, "version": VERSION, "name": "unnamed", **_as_json(value, path)}, path)
     fields.header(FORMAT, VERSION)
     return read_demand_fields(fields)
+
+
+def _as_json(value: Any, path: str) -> Any:
+    """Value as JSON would have it: keys are texts, and numbers and sequences of any kind Python's own."""
+    if isinstance(value, Mapping):
+        found = {str(key): _as_json(item, path) for key, item in value.items()}
+        if len(found) < len(value):
+            raise InputError("has a key twice, as a number and as a text; keep one of them", path=path)
+        return found
+    if isinstance(value, Set):
+        return [_as_json(item, path) for item in sorted(value, key=str)]
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_as_json(item, path) for item in value]
+    if hasattr(value, "tolist"):  # numpy's arrays and numbers
+        return value.tolist()
+    return value
 
 
 def read_demand_fields(fields: Fields) -> DataDemand:

@@ -122,6 +122,7 @@ class ExpertCall:
         InputError
             If something is missing, is given twice, or does not fit the ranks; its field is named as an option.
         """
+        self._require_positive(num_ranks)
         is_dispatch = self.exchange is ExpertExchange.MOE_DISPATCH
         try:
             dtype = dtype_named(self.dtype or ("uint8" if is_dispatch else "bfloat16"))
@@ -134,6 +135,19 @@ class ExpertCall:
             )
         make = moe_dispatch if is_dispatch else moe_combine
         return make(self._routing(num_ranks), self.experts, num_ranks, self.token_bytes, dtype)
+
+    def _require_positive(self, num_ranks: int) -> None:
+        numbers = {
+            "--ranks": num_ranks,
+            "--experts": self.experts,
+            "--tokens": self.tokens,
+            "--topk": self.topk,
+            "--expert-groups": self.expert_groups,
+            "--topk-groups": self.topk_groups,
+        }
+        for field, number in numbers.items():
+            if number is not None and number < 1:
+                raise InputError(f"found {number}, at least 1 is needed", field=field)
 
     def _routing(self, num_ranks: int) -> Routing:
         drawn = {"tokens": self.tokens, "topk": self.topk}

@@ -85,6 +85,10 @@ def from_networkx(graph: networkx.Graph, name: str = "") -> Topology:
     InputError
         If an attribute is wrong or missing, or some rank cannot reach another.
     """
+    if not all(hasattr(graph, name) for name in ("is_directed", "graph", "nodes", "edges")):
+        raise InputError(
+            f"found {type(graph).__name__}, a graph of networkx is needed", path="arguments", field="graph"
+        )
     value = {
         "directed": graph.is_directed(),
         "graph": {**graph.graph, **({"name": name} if name else {})},

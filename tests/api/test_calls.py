@@ -153,7 +153,11 @@ def test_ours_stand_beside_those_of_nccl():
 
 WRONG = {
     "machine": (lambda: taccl.load_machine("dgx"), "'dgx' is not a topology; did you mean dgx"),
-    "kind": (lambda: taccl.bound("ring:4", "allgater"), "'allgater' is not a collective"),
+    "kind": (lambda: taccl.bound("ring:4", "allgater"), "arguments: kind: 'allgater' is not a collective"),
+    "seed": (lambda: taccl.synthesize("ring:4", "allgather", seed=-1), "arguments: seed: found -1, a seed is a whole number"),
+    "graph": (lambda: taccl.from_networkx(3), "arguments: graph: found int, a graph of networkx is needed"),
+    "range": (lambda: taccl.synthesize_sizes("ring:4", "allgather", "4KiB"), "arguments: sizes: '4KiB' is not a range"),
+    "pair of sizes": (lambda: taccl.synthesize_sizes("ring:4", "allgather", (0, 1)), "arguments: sizes: found 0;"),
     "size": (lambda: taccl.bound("ring:4", "allgather", -1), "arguments: size: found -1;"),
     "fraction": (lambda: taccl.bound("ring:4", "allgather", 1.5), "arguments: size: found 1.5;"),
     "root": (lambda: taccl.bound("ring:4", "broadcast", root=7), "arguments: root: root 7 does not exist"),

@@ -19,6 +19,10 @@ MB = 10**6
 HELD_TWICE = {"ranks": 3, "chunks": [{"bytes": 2 * MB, "holds": [0, 1], "wants": [2]}]}
 
 
+def of_ranks(holds, wants):
+    return {"ranks": 3, "chunks": ({"bytes": np.int64(16), "holds": holds, "wants": wants},)}
+
+
 def test_a_mapping_is_synthesized_checked_replayed_and_run(tmp_path):
     """Two holders with a link each of 10 us a megabyte send half of it each."""
     demand = taccl.load_demand(HELD_TWICE)
@@ -77,6 +81,15 @@ def test_another_demand_than_that_of_the_schedule_is_an_error():
     assert [violation.rule for violation in taccl.check(answer, demand=other)] == ["demand"]
 
 
+def test_a_mapping_may_name_ranks_by_numbers_in_any_sequence():
+    """Only JSON needs texts as keys, and lists."""
+    asked = taccl.load_demand(of_ranks({"0": 0, "1": 16}, {"2": 32}))
+    assert taccl.load_demand(of_ranks({0: 0, np.int64(1): np.int64(16)}, {2: np.int32(32)})) == asked
+    asked = taccl.load_demand(of_ranks([0, 1], [2]))
+    for ranks in ((0, 1), range(2), {0, 1}, np.array([0, 1])):
+        assert taccl.load_demand(of_ranks(ranks, (2,))) == asked
+
+
 @pytest.mark.parametrize("form", ["lists", "array", "csv", "json"])
 def test_counts_are_lists_arrays_or_files(tmp_path, form):
     counts = [[0, 5, 0], [1, 0, 2], [0, 0, 0]]
@@ -116,6 +129,12 @@ def test_exchanges_of_experts_are_drawn_or_given():
         ({"skew": "zipf"}, "skew"),
         ({"topk": None}, "topk"),
         ({"topk": 9}, "topk"),
+        ({"topk": 0}, "topk: found 0, at least 1 is needed"),
+        ({"tokens": 0}, "tokens: found 0, at least 1 is needed"),
+        ({"ranks": 0}, "ranks: found 0, at least 1 is needed"),
+        ({"experts": 0}, "experts: found 0, at least 1 is needed"),
+        ({"expert_groups": 0}, "expert_groups: found 0, at least 1 is needed"),
+        ({"seed": -1}, "arguments: seed: found -1, a seed is a whole number from 0 to 2147483647"),
         ({"experts": 3, "topk": 1}, "experts"),
         ({"routing": [[0, 1]]}, "tokens"),
         ({"routing": [[0, 9]], "tokens": None, "topk": None}, "routing"),
@@ -158,6 +177,7 @@ def test_a_demand_that_is_a_collective_says_so():
         (lambda: taccl.load_demand("sendrecv", [(0, 1, 2)]), "arguments: ranks: sendrecv needs the number of ranks"),
         (lambda: taccl.load_demand(HELD_TWICE, [1]), "arguments: counts: is for alltoallv"),
         (lambda: taccl.load_demand({**HELD_TWICE, "chunk": []}), "the demand: chunk"),
+        (lambda: taccl.load_demand(of_ranks({0: 0, "0": 0}, [1])), "the demand: has a key twice, as a number and as a text"),
         (lambda: taccl.reshard_demand((4, 4), "0-1:2:S0", "0-1:2:P"), "arguments: target: P, a summand"),
         (lambda: taccl.reshard_demand((4, 4), "0-1:2:S0", "0-1:2"), "arguments: target: '0-1:2' is no sharding"),
         (lambda: taccl.synthesize_demand("ring:4", taccl.load_demand(HELD_TWICE)), "arguments: machine: ring-4 has 4"),

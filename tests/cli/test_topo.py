@@ -304,6 +304,14 @@ def test_differences_are_told_and_a_check_fails_only_where_it_is_worse(taccl, re
     refuse(2, ["ring:5", "5 ranks"], "topo", "diff", "ring:4", "ring:5")
 
 
+@pytest.mark.parametrize("command", ["topo diff ring:4 ring:4 --tolerance", "profile --emulate ring:4 --noise"])
+def test_numbers_that_are_none_are_refused(taccl, command):
+    """No difference is above nan, and so a link of half the rate was no drift; noise of nan ended in a traceback."""
+    done = taccl(*command.split(), "nan")
+    assert done.code == 2
+    assert f"'{command.split()[-1]}': nan is not a finite number" in done.sentence
+
+
 def test_synthesis_goes_around_links_that_are_missing(taccl, refuse):
     record = taccl(
         "synth", "ring:4", "allgather", "--without-link", "0-1", "--time-limit", 1, "--json", "-o", "out"
