@@ -292,8 +292,16 @@ def _facts(
         rows.append(_remedy("kept", kept.schedule, kept.best_us, ""))
     for each in found.tried:
         program_us = choice.best_us if choice is not None and str(each.remedy) == remedy else None
-        rows.append(_remedy(str(each.remedy), each.schedule, program_us, each.reason))
+        reason = each.reason or _why_not(each.schedule, taken, is_taken=choice is None or str(each.remedy) == remedy)
+        rows.append(_remedy(str(each.remedy), each.schedule, program_us, reason))
     return {"remedy": remedy, "old_us": old.makespan_us, "remedies": rows}
+
+
+def _why_not(schedule: Schedule | None, taken: Schedule, *, is_taken: bool) -> str:
+    """Reason why a schedule is not the answer that is faster than it on links and ports."""
+    if is_taken or schedule is None or schedule.makespan_us >= taken.makespan_us:
+        return ""
+    return "faster on links and ports only: its program is slower, or there was no time to make it"
 
 
 def _remedy(remedy: str, schedule: Schedule | None, program_us: float | None, reason: str) -> dict[str, Any]:

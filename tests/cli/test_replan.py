@@ -1,10 +1,12 @@
 """``taccl replan``: a new schedule after a failure."""
 
 import json
+import math
 import re
 
 import pytest
 
+from taccl_py.api.lowering import delivered_instead
 from taccl_py.errors import InvalidArtifact
 from taccl_py.schedule.files import read_schedule
 
@@ -63,6 +65,22 @@ def test_a_slower_program_in_use_is_replaced(taccl, folder, old):
     assert ended.json["remedy"] != "kept"
     assert times[ended.json["remedy"]] < times["kept"]
     assert (folder / "new" / "algorithm.xml").read_bytes() != (old / "algorithm.xml").read_bytes()
+
+
+def test_why_a_schedule_that_is_faster_on_links_is_not_taken_is_said(taccl, old, monkeypatch):  # noqa: ARG001
+    """As where launch and threadblocks count for more than what is lost."""
+    monkeypatch.setattr("taccl_py.cli.replan._ProgramInUse.unless_slower", taken_in_any_case)
+    ended = taccl("replan", "old", "--slow-link", "0->1:0.05", *SOON, "--json").json
+    faster = [each for each in ended["remedies"] if (each["makespan_us"] or math.inf) < ended["makespan_us"]]
+    assert ended["remedy"] == "kept"
+    assert faster
+    assert all("faster on links and ports only" in each["reason"] for each in faster)
+
+
+def taken_in_any_case(in_use, delivered, retimed, options, instances):
+    """The program in use, however slow it is."""
+    found = in_use._kept(retimed, options, instances, delivered.answer.profile)
+    return delivered_instead(delivered.answer, found), found
 
 
 def test_why_the_program_in_use_cannot_go_on_is_said(taccl, old):
