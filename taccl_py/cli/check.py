@@ -137,8 +137,8 @@ def _verify_told(path: Path, runtime: str, kind: Kind | None, root: int | None) 
         results = [verify_file(path, target, kind, root)]
     else:
         results = _verify_folder(path, target, kind, root)
-    if assumed and results[-1]["runtime"] is not None and results[-1]["facts"]:
-        results[-1]["facts"] += f"; {assumed}"
+    if results[-1]["runtime"] is not None:
+        results[-1]["assumed"] = assumed
     return results
 
 
@@ -458,6 +458,7 @@ def _result(
         "exit_code": code,
         "error": None,
         "runtime": runtime.name if runtime is not None else None,
+        "assumed": "",
         "facts": facts,
         "violations": [{"where": v.where, "rule": v.rule, "what": v.what} for v in violations],
         "unsupported": [{"where": one.where, "feature": one.feature, "what": one.what} for one in unsupported],
@@ -549,7 +550,7 @@ def print_result(result: dict[str, Any], *, verbose: bool) -> None:
         click.echo(f"{name}: {click.style('bad', fg='red')}: {result['error'].removeprefix(name + ': ')}")
         return
     if result["good"]:
-        click.echo(f"{name}: {click.style('good', fg='green')}: {result['facts']}")
+        click.echo(f"{name}: {click.style('good', fg='green')}: {result['facts']}{_assumed(result)}")
         for note in result["notes"] if verbose else ():
             click.echo(f"  {note}")
         return
@@ -560,7 +561,7 @@ def print_result(result: dict[str, Any], *, verbose: bool) -> None:
     first = min(violations, key=_distance_from_cause)
     others = Counter(violation.rule for violation in violations if violation is not first)
     more = ", ".join(rule if count == 1 else f"{count} x {rule}" for rule, count in sorted(others.items()))
-    tail = f" (and {more}; see --verbose)" if others and not verbose else ""
+    tail = _assumed(result) + (f" (and {more}; see --verbose)" if others and not verbose else "")
     click.echo(f"{name}: {click.style('bad', fg='red')}: {first}{tail}")
     if verbose:
         for violation in violations:
@@ -571,9 +572,14 @@ def print_result(result: dict[str, Any], *, verbose: bool) -> None:
 def _print_unsupported(result: dict[str, Any], *, verbose: bool) -> None:
     features = [UnsupportedFeature(one["where"], one["feature"], one["what"]) for one in result["unsupported"]]
     more = f" (and {len(features) - 1} more; see --verbose)" if len(features) > 1 and not verbose else ""
+    more = _assumed(result) + more
     click.echo(f"{result['file']}: {click.style('unsupported', fg='yellow')}: {features[0]}{more}")
     for feature in features[1:] if verbose else ():
         click.echo(f"  {feature}")
+
+
+def _assumed(result: dict[str, Any]) -> str:
+    return f"; {result['assumed']}" if result["assumed"] else ""
 
 
 def _distance_from_cause(violation: Violation) -> int:

@@ -267,7 +267,19 @@ def test_json_says_the_same_of_every_file(taccl):
     assert record["good"] is False
     assert [file["file"] for file in record["files"]] == [GOOD, BAD, MISSING]
     good, bad, missing = record["files"]
-    keys = {"file", "verdict", "good", "exit_code", "error", "runtime", "facts", "violations", "unsupported", "notes"}
+    keys = {
+        "file",
+        "verdict",
+        "good",
+        "exit_code",
+        "error",
+        "runtime",
+        "assumed",
+        "facts",
+        "violations",
+        "unsupported",
+        "notes",
+    }
     assert set(good) == set(bad) == set(missing) == keys
     assert [file["good"] for file in record["files"]] == [True, False, False]
     assert [file["verdict"] for file in record["files"]] == ["valid", "invalid", "invalid"]

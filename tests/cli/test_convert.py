@@ -15,7 +15,11 @@ def old(folder):
 
 @pytest.mark.parametrize("runtime", ["executor", "rccl", "legacy"])
 def test_what_is_written_is_good_for_the_runtime_and_runs(taccl, old, runtime):
-    assert taccl("check", "old.xml", "--runtime", runtime).code == (0 if runtime == "legacy" else 4)
+    checked = taccl("check", "old.xml", "--runtime", runtime)
+    assert checked.code == (0 if runtime == "legacy" else 4)
+    assert "is assumed" not in checked.out
+    assert "bad: " in (guessed := taccl("check", "old.xml").out)
+    assert "; executor is assumed, --runtime names another one" in guessed
     ended = taccl("convert", "old.xml", "--runtime", runtime, "-o", "new.xml")
     assert (ended.code, ended.out) == (0, "")
     assert ended.err.splitlines()[0].startswith(f"wrote new.xml: allgather for {runtime}, in place")
