@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from taccl_py.demand import DataDemand
@@ -124,11 +123,13 @@ def _in_the_best_groups(
     for group in doubled():
         if not 1 < group <= most:
             continue
-        with suppress(LoweringError):
+        try:
             trial = _grouped(schedule, name, group, profile)
-            if trial.runtime_us > WORTH * best.runtime_us:
-                break
-            best = trial
+        except LoweringError:
+            break  # larger groups share out the same tasks, and need more threadblocks
+        if trial.runtime_us > WORTH * best.runtime_us:
+            break
+        best = trial
     return best
 
 

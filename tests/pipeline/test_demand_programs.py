@@ -3,7 +3,8 @@
 import pytest
 
 from taccl_py.demand.variable import alltoallv
-from taccl_py.errors import InputError
+from taccl_py.errors import InputError, LoweringError
+from taccl_py.lowering.mscclpp.demand import lower_demand_plan
 from taccl_py.pipeline.demand_programs import demand_to_plan, demand_to_xml
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.demands import solve_demand
@@ -30,6 +31,21 @@ def test_on_gpus_with_a_profile_groups_are_as_large_as_pays():
     assert single.profile == best.profile == "mscclpp-h100"
     assert best.runtime_us < 0.5 * single.runtime_us
     assert best.program.num_threadblocks == best.group * single.program.num_threadblocks
+
+
+def test_where_two_threadblocks_find_no_room_no_larger_group_is_tried(monkeypatch):
+    """Groups of any size share out the same tasks, which took a minute each time where these were many."""
+    tried = []
+
+    def lowered(schedule, name, group):
+        tried.append(group)
+        if group > 1:
+            raise LoweringError("no room", runtime="mscclpp", limit="max_operations")
+        return lower_demand_plan(schedule, name, group)
+
+    monkeypatch.setattr("taccl_py.pipeline.demand_programs.lower_demand_plan", lowered)
+    assert planned(load_topology("ndv5")).group == 1
+    assert tried == [1, 2]
 
 
 def test_without_a_profile_there_is_one_threadblock_unless_more_are_asked_for():

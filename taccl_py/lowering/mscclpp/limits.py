@@ -22,7 +22,7 @@ def require_threadblocks(rank: int, number: int) -> None:
     if number > MSCCLPP.max_threadblocks:
         raise beyond(
             "threadblocks",
-            f"rank {rank} needs {number} threadblocks, and a plan for {MSCCLPP.title} can have {MSCCLPP.max_threadblocks}, as many as run "
-            "at the same time on an A100, since it does not say for which GPU it is; use a schedule with fewer messages, or fewer "
+            f"rank {rank} needs {number} threadblocks, and plans for {MSCCLPP.title}, which name no GPU, have at most "
+            f"{MSCCLPP.max_threadblocks}, as many as run at the same time on an A100; use a schedule with fewer messages, or fewer "
             "instances where there are several",
         )

@@ -209,7 +209,7 @@ def settle(schedule: CellSchedule, places: Places, options: PlanOptions) -> Plan
     stream = tasks(staged)
     for _ in range(_MAX_ATTEMPTS):
         posts = share_out(stream, parts)
-        _require_room(stream, posts, schedule.collective.num_ranks)
+        _require_room(stream, posts, schedule.collective.num_ranks, options.group)
         signals = find_signals(stream, posts)
         if signals.crowded:
             if signals.crowded <= staged:
@@ -220,7 +220,7 @@ def settle(schedule: CellSchedule, places: Places, options: PlanOptions) -> Plan
         wiring = wire_up(stream, posts, signals, schedule.topology.node_of)
         draft = PlanParts(stream, wiring, emit_blocks(stream, posts, signals, wiring))
         for rank, blocks in enumerate(draft.blocks):
-            require_threadblocks(rank, len(blocks))
+            require_threadblocks(rank, options.group * len(blocks))
         crowded = dict(_too_large(draft))
         if not crowded:
             return draft
@@ -248,11 +248,11 @@ def _too_large(draft: PlanParts) -> Iterator[tuple[Post, int]]:
         yield post, -(-totals[post] // MSCCLPP.max_operations)
 
 
-def _require_room(stream: TaskStream, posts: tuple[Post, ...], num_ranks: int) -> None:
-    """Refuse what would need more threadblocks than a GPU has, or clocks larger than the memory."""
+def _require_room(stream: TaskStream, posts: tuple[Post, ...], num_ranks: int, group: int) -> None:
+    """Refuse what would need more threadblocks than a GPU has, in groups of so many, or clocks larger than the memory."""
     everybody = set(posts)
     for rank in range(num_ranks):
-        require_threadblocks(rank, sum(post.rank == rank for post in everybody))
+        require_threadblocks(rank, group * sum(post.rank == rank for post in everybody))
     if len(stream.tasks) * len(everybody) > _CLOCK_BUDGET:
         raise beyond(
             "size",
