@@ -246,7 +246,8 @@ def test_a_gpu_has_as_many_semaphores_as_its_plan_needs():
 def test_too_many_threadblocks_are_refused_with_the_limit():
     """For each of 10 instances one for every peer, and the hub for the own chunk."""
     with pytest.raises(
-        LoweringError, match="needs 120 threadblocks, and plans for MSCCL.*at most 108, as many as run at the same time"
+        LoweringError,
+        match=r"needs 120 threadblocks, and plans for MSCCL.*at most 108, as many as run at the same time",
     ) as caught:
         lower_plan(direct_alltoall(12), replace(OUT, instances=10))
     assert caught.value.limit == "threadblocks"
