@@ -7,6 +7,7 @@ whatever fits on the orbits fits on the machine.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -143,6 +144,10 @@ class CapacityNetwork:
             self.resources[links].reshape(-1), self.beta[links].reshape(-1), minlength=self.num_resources + 1
         )
         return load[:-1].astype(np.float64)
+
+    def busiest(self, links: IntArray | Sequence[int]) -> int:
+        """Messages that a rank sends and receives, at most, if each of these links carries one."""
+        return int(np.bincount(np.concatenate([self.src[links], self.dst[links]])).max())
 
     def link_images(self) -> IntArray:
         """Image of every link under every element of the group, [element, link]."""

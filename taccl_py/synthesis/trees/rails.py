@@ -11,7 +11,7 @@ more, the more they still have to do at that time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -21,7 +21,7 @@ from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.apportion import apportion
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.trees.network import CapacityNetwork
-from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, climb, list_schedule
+from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, climb, list_schedule, neighbours_of
 from taccl_py.synthesis.trees.packing import TreeFinder
 from taccl_py.synthesis.trees.params import PARAMS
 from taccl_py.synthesis.trees.transfers import PieceTransfer, downwards
@@ -54,10 +54,7 @@ class _RailSetting:
             PARAMS.rail_grains,
             PARAMS.rail_calms,
         )
-        for field, table in zip(fields(self), tables, strict=True):
-            for at in (getattr(self, field.name) + step for step in (1, -1)):
-                if 0 <= at < len(table):
-                    yield replace(self, **{field.name: at})
+        return neighbours_of(self, [len(table) for table in tables])
 
 
 @dataclass(frozen=True)

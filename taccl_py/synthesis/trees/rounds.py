@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from taccl_py.runtimes import MAX_XML_NODES
 from taccl_py.solvers.cp_sat import import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
@@ -234,9 +232,8 @@ class RoundSearch:
 
     def _possible(self, transfers: Sequence[PieceTransfer]) -> list[int]:
         """Numbers of rounds for whose messages every rank has room."""
-        links = [transfer.link for transfer in transfers]
-        busiest = int(np.bincount(np.concatenate([self._network.src[links], self._network.dst[links]])).max())
-        most = min(PARAMS.step_part * MAX_XML_NODES / busiest, PARAMS.most_root_messages / len(links))
+        busiest = self._network.busiest([transfer.link for transfer in transfers])
+        most = min(PARAMS.step_part * MAX_XML_NODES / busiest, PARAMS.most_root_messages / len(transfers))
         return [rounds for rounds in PARAMS.round_counts if rounds <= most]
 
     def _tried(

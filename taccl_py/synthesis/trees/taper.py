@@ -7,13 +7,13 @@ and cuts there are, how fast sizes fall and how much may be shared is found by g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.apportion import apportion
 from taccl_py.synthesis.trees.network import CapacityNetwork
-from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, climb, list_schedule
+from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, climb, list_schedule, neighbours_of
 from taccl_py.synthesis.trees.params import PARAMS
 from taccl_py.synthesis.trees.rounding import round_packing
 from taccl_py.synthesis.trees.shallow import PackedMachine
@@ -72,24 +72,16 @@ def uneven_tree_set(shared: SharedTreeSet) -> TaperedTreeSet:
 
 @dataclass(frozen=True, slots=True)
 class _TaperSetting:
-    """Positions in the tables above, and whether roots stay with a receiver."""
+    """Positions in the tables above, and 1 if roots stay with a receiver."""
 
     cuts: int
     fall: int
     taper: int
-    stay: bool = False
+    stay: int = 0
 
-    def neighbours(self, num_cuts: int) -> list[_TaperSetting]:
+    def neighbours(self, num_cuts: int) -> Iterator[_TaperSetting]:
         """Settings that differ in one thing, where there are so many cuts."""
-        near = [replace(self, cuts=self.cuts + step) for step in (1, -1)]
-        near += [replace(self, fall=self.fall + step) for step in (1, -1)]
-        near += [replace(self, taper=self.taper + step) for step in (1, -1)]
-        near.append(replace(self, stay=not self.stay))
-        return [
-            s
-            for s in near
-            if 0 <= s.cuts < num_cuts and 0 <= s.fall < len(PARAMS.taper_falls) and 0 <= s.taper < len(PARAMS.tapers)
-        ]
+        return neighbours_of(self, (num_cuts, len(PARAMS.taper_falls), len(PARAMS.tapers), 2))
 
 
 @dataclass(frozen=True)
@@ -138,7 +130,7 @@ class TaperSearch:
             _sizes(pieces, tapered.shared, cuts, PARAMS.taper_falls[setting.fall], count) for pieces in numbered
         )
         costs = replace(PieceCosts.of(self.network, self.chunk_bytes(count), (1,)), chunks=sizes)
-        rule = DispatchRule(taper=PARAMS.tapers[setting.taper], stay=setting.stay)
+        rule = DispatchRule(taper=PARAMS.tapers[setting.taper], stay=bool(setting.stay))
         return OrderChoice(tuple(transfers), costs, count, rule, list_schedule(transfers, costs, rule), sized=True)
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from taccl_py.runtimes import MAX_XML_NODES
 from taccl_py.synthesis.apportion import apportion
 from taccl_py.synthesis.bounds.roots import RootParts
@@ -133,12 +131,8 @@ class RootSearch:
 
     def _fits(self, cut: PiecesThroughRoots) -> bool:
         """True if every rank has room for its messages."""
-        links = [transfer.link for transfer in cut.transfers]
-        ends = np.concatenate([self._network.src[links], self._network.dst[links]])
-        return (
-            len(cut.transfers) <= PARAMS.most_root_messages
-            and int(np.bincount(ends).max()) <= PARAMS.step_part * MAX_XML_NODES
-        )
+        busiest = self._network.busiest([transfer.link for transfer in cut.transfers])
+        return len(cut.transfers) <= PARAMS.most_root_messages and busiest <= PARAMS.step_part * MAX_XML_NODES
 
     def _best(self, cut: PiecesThroughRoots, rules: Sequence[DispatchRule]) -> OrderChoice | None:
         count = min((each for each in self._counts if each >= PARAMS.root_piece_chunks * len(cut.sizes)), default=None)
