@@ -51,15 +51,9 @@ class Commodities:
     @staticmethod
     def of(problem: Problem) -> Commodities:
         """Commodities of a routed collective whose chunks are each wanted by one rank."""
-        topology, collective = problem.topology, problem.collective
-        source = np.array(collective.source, dtype=np.int64)
-        wanted_mb = np.zeros((topology.num_ranks, topology.num_ranks))
-        sink = np.array([ranks[0] for ranks in collective.wanted], dtype=np.int64)
-        np.add.at(wanted_mb, (source, sink), problem.chunk_bytes / BYTES_PER_MB)
+        wanted_mb, permitted = problem.amounts_by_source(problem.chunk_bytes / BYTES_PER_MB)
         np.fill_diagonal(wanted_mb, 0.0)
-        permitted = np.zeros((topology.num_ranks, len(topology.links)), dtype=bool)
-        np.logical_or.at(permitted, source, problem.permitted)
-        return Commodities(topology, problem.generators, wanted_mb, permitted)
+        return Commodities(problem.topology, problem.generators, wanted_mb, permitted)
 
 
 @dataclass(frozen=True)

@@ -37,14 +37,14 @@ def plan_end(plan: Plan) -> float:
     return max((message.end for message in plan), default=0.0)
 
 
-def plan_of_steps(quotient: Quotient, steps: Iterable[tuple[Iterable[int], float]]) -> Plan:
-    """Plan of steps that follow each other, each its arcs and how long it lasts; arcs of one link are one message in a step."""
+def plan_of_steps(quotient: Quotient, crossed: Iterable[tuple[int, int]], lasting: Sequence[float]) -> Plan:
+    """Plan of steps that follow each other and last so long: arcs with the step in which they are crossed; those of one link are one message."""
+    together: list[dict[int, list[int]]] = [{} for _ in lasting]
+    for arc, step in crossed:
+        together[step].setdefault(int(quotient.link_orbit[arc]), []).append(arc)
     start, messages = 0.0, list[OrbitMessage]()
-    for arcs, lasts in steps:
-        together: dict[int, list[int]] = {}
-        for arc in arcs:
-            together.setdefault(int(quotient.link_orbit[arc]), []).append(arc)
-        messages += [OrbitMessage(tuple(joined), start, start + lasts) for _, joined in sorted(together.items())]
+    for by_link, lasts in zip(together, lasting, strict=True):
+        messages += [OrbitMessage(tuple(joined), start, start + lasts) for _, joined in sorted(by_link.items())]
         start += lasts
     return tuple(messages)
 

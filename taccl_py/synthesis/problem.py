@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from taccl_py.arrays import BoolArray
+import numpy as np
+
+from taccl_py.arrays import BoolArray, FloatArray
 from taccl_py.collective import Collective
 from taccl_py.errors import InputError
 from taccl_py.runtimes import MAX_COUNT
@@ -148,6 +150,14 @@ class Problem:
             return False
         src, dst = self.topology.links[link].src, self.topology.links[link].dst
         return self.collective.source[chunk] == src and self.topology.node_of[src] != self.topology.node_of[dst]
+
+    def amounts_by_source(self, amount: float) -> tuple[FloatArray, BoolArray]:
+        """Amounts that ranks want from others where each chunk is so much for one rank, [source, rank], and links for them, [source, link]."""
+        ranks, source = self.topology.num_ranks, np.array(self.collective.source, dtype=np.int64)
+        wanted, permitted = np.zeros((ranks, ranks)), np.zeros((ranks, len(self.topology.links)), dtype=bool)
+        np.add.at(wanted, (source, np.array([sink for (sink, *_) in self.collective.wanted], dtype=np.int64)), amount)
+        np.logical_or.at(permitted, source, self.permitted)
+        return wanted, permitted
 
     def message_us(self, link: int, chunks: int = 1) -> float:
         """Time of a message of so many chunks on a link."""

@@ -27,8 +27,13 @@ class Generator:
 
     @property
     def resource(self) -> IntArray:
-        """Image of every resource, which are links first and then ports."""
-        return np.concatenate([self.link, len(self.link) + self.port])
+        """Image of every resource."""
+        return images_of_resources(self.link, self.port)
+
+
+def images_of_resources(link: IntArray, port: IntArray) -> IntArray:
+    """Image of every resource, which are links first and then ports, given those of links and of ports."""
+    return np.concatenate([link, len(link) + port])
 
 
 def make_generator(

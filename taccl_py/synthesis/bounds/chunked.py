@@ -21,7 +21,7 @@ from itertools import chain
 import numpy as np
 
 from taccl_py.solvers.limits import Over, never, until
-from taccl_py.synthesis.bounds.bound import Bound, best_of
+from taccl_py.synthesis.bounds.bound import Bound, best_of, last_not_enough
 from taccl_py.synthesis.bounds.net import Net, OrbitMembers
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.symmetry import orbits_of_ranks
@@ -261,16 +261,8 @@ def _least_time(gates: dict[_ChunkGate, int], amount: int) -> float:
 
     if sum(gate.most * number for gate, number in gates.items()) < amount:
         return math.inf
-    low, high = 0.0, 1.0
-    while brought(high) < amount:
-        high *= 2
-    while high - low > _RELATIVE_PRECISION * high:
-        middle = (low + high) / 2
-        if brought(middle) >= amount:
-            high = middle
-        else:
-            low = middle
-    return min((gate.next_us(low) for gate in gates), default=low)
+    low_us = last_not_enough(lambda time_us: brought(time_us) >= amount)
+    return min((gate.next_us(low_us) for gate in gates), default=low_us)
 
 
 def farthest_pair(topology: Topology, chunk_bytes: float) -> Bound:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
@@ -30,7 +30,7 @@ import numpy as np
 
 from taccl_py.arrays import FloatArray, IntArray
 from taccl_py.collective import Kind
-from taccl_py.synthesis.bounds.bound import Bound
+from taccl_py.synthesis.bounds.bound import Bound, last_not_enough
 from taccl_py.synthesis.bounds.ends import EarliestMoment, Ends, PortPair
 from taccl_py.synthesis.bounds.growth import Classes, fits, node_classes
 from taccl_py.synthesis.bounds.net import Net, OrbitMembers
@@ -58,6 +58,15 @@ class Gate:
     alpha_us: float
     beta_us_per_mb: float
     least_us: float
+
+    @staticmethod
+    def quickest(gates: Sequence[Gate]) -> Gate:
+        """The least of each cost of some gates."""
+        return Gate(
+            min(gate.alpha_us for gate in gates),
+            min(gate.beta_us_per_mb for gate in gates),
+            min(gate.least_us for gate in gates),
+        )
 
 
 @dataclass(frozen=True)
@@ -107,18 +116,8 @@ class Crossing:
         if most_chunks is not None and most_chunks * self.together < self.pairs:
             most_pairs, reason = most_chunks * self.together, f"{reason}, with at most {most_chunks} chunks in each"
         load = _CrossingLoad(self.share * size_bytes / BYTES_PER_MB, most_pairs)
-        low, high = 0.0, 1.0
-        while not self._suffices(high, load):
-            low, high = high, 2 * high
-            if math.isinf(high):
-                return Bound(0.0, reason)
-        while high - low > _PRECISION * high:
-            middle = (low + high) / 2
-            if self._suffices(middle, load):
-                high = middle
-            else:
-                low = middle
-        return Bound(low, reason)
+        low_us = last_not_enough(lambda time_us: self._suffices(time_us, load))
+        return Bound(0.0 if math.isinf(low_us) else low_us, reason)
 
     def _suffices(self, time_us: float, load: _CrossingLoad) -> bool:
         """True if the gates can serve all pairs by a time."""
@@ -293,12 +292,14 @@ class NodeClasses:
         net = self.net
         enters = np.isin(self.node_of, sorted(taking))
         links = np.flatnonzero(enters[net.dst] & ~enters[net.src])
-        found = []
-        for key, each in links_by_port(net, np.zeros_like(net.src), links).items():
-            resource, least_us = key if key >= 0 else -1 - key, float(net.least_message_us[each].min())
-            gate = Gate(float(net.alpha_us[resource]), float(net.beta_us_per_mb[resource]), least_us)
-            found.append((gate, np.array(each, dtype=np.int64)))
-        return found
+        by_port = links_by_port(net, np.zeros_like(net.src), links)
+        return [(self.gate(key, each), np.array(each, dtype=np.int64)) for key, each in by_port.items()]
+
+    def gate(self, key: int, links: list[int]) -> Gate:
+        """The port of some links, or the one without; see `links_by_port` for its number."""
+        net, resource = self.net, key if key >= 0 else -1 - key
+        least_us = float(net.least_message_us[links].min())
+        return Gate(float(net.alpha_us[resource]), float(net.beta_us_per_mb[resource]), least_us)
 
 
 def earliest(classes: Classes, starts: frozenset[int], inside: frozenset[int]) -> tuple[float, ...]:

@@ -22,7 +22,7 @@ from taccl_py.solvers.columns import ColumnProgram
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds.bound import Bound
 from taccl_py.synthesis.bounds.charge import Charge, idle_times
-from taccl_py.synthesis.bounds.net import Net, OrbitImage, OrbitMembers
+from taccl_py.synthesis.bounds.net import Net, OrbitMembers
 from taccl_py.synthesis.problem import Problem
 
 _REASON = "bandwidth: the flow of everything from everyone to everyone over all links and ports"
@@ -59,18 +59,11 @@ class FlowTraffic:
 
 def flow_bound(problem: Problem, limits: Limits) -> Bound | None:
     """Bound of an AllToAll's chunks under the sketch's restrictions, or None for other collectives."""
-    collective, topology = problem.collective, problem.topology
-    if collective.kind is not Kind.ALLTOALL:
+    if problem.collective.kind is not Kind.ALLTOALL:
         return None
-    images = [OrbitImage.of(topology, g.rank, g.link, g.port) for g in problem.generators]
-    orbits = OrbitMembers.of_images(topology, images)
-    source = np.array(collective.source, dtype=np.int64)
-    usable = np.zeros((topology.num_ranks, len(topology.links)), dtype=bool)
-    np.logical_or.at(usable, source, problem.permitted)
-    wants = np.zeros((topology.num_ranks, topology.num_ranks))
-    sink = np.array([ranks[0] for ranks in collective.wanted], dtype=np.int64)
-    np.add.at(wants, (source, sink), 1.0)
-    traffic = FlowTraffic(Net.of(topology), orbits, wants[orbits.ranks()], usable[orbits.ranks()])
+    orbits = OrbitMembers.of_images(problem.topology, [(g.rank, g.resource) for g in problem.generators])
+    wants, usable = problem.amounts_by_source(1.0)
+    traffic = FlowTraffic(Net.of(problem.topology), orbits, wants[orbits.ranks()], usable[orbits.ranks()])
     return flow_charge(traffic, limits).at(problem.chunk_bytes)
 
 

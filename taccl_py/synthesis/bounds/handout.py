@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import zip_longest
@@ -564,20 +564,11 @@ def _hub(machine: NodeClasses, orbits: OrbitMembers) -> Hub:
     hears = (earliest(machine.hearing, frozenset({n}), frozenset({n})) for n in range(len(every)))
     limited = all(rank.entries for rank in ranks)
     return Hub(
-        _quickest(gates), gates=max(map(len, every)), own=max(own.values()), ranks=max(machine.telling.sizes),
-        rate_mb_per_us=max(rank.rate_mb_per_us for rank in ranks), entry=_quickest([rank.entry for rank in ranks]),
+        Gate.quickest(gates), gates=max(map(len, every)), own=max(own.values()), ranks=max(machine.telling.sizes),
+        rate_mb_per_us=max(rank.rate_mb_per_us for rank in ranks), entry=Gate.quickest([rank.entry for rank in ranks]),
         entries=max(rank.entries for rank in ranks) if limited else 0,
         hears_us=tuple(min(times) for times in zip_longest(*hears, fillvalue=math.inf)),
     )  # fmt: skip
-
-
-def _quickest(gates: Sequence[Gate]) -> Gate:
-    """The least of each cost of some gates."""
-    return Gate(
-        min(gate.alpha_us for gate in gates),
-        min(gate.beta_us_per_mb for gate in gates),
-        min(gate.least_us for gate in gates),
-    )
 
 
 def _nodes_alike(cluster: NodeClasses, orbits: OrbitMembers) -> bool:

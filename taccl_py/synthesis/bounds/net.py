@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from taccl_py.arrays import BoolArray, FloatArray, IntArray
-from taccl_py.synthesis.symmetry import orbit_labels
+from taccl_py.synthesis.symmetry import images_of_resources, orbit_labels
 from taccl_py.topology.automorphism import LinkImages
 from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology
@@ -185,25 +185,20 @@ class OrbitMembers:
     images: tuple[IntArray, ...]
 
     @staticmethod
-    def of_images(topology: Topology, images: Iterable[OrbitImage]) -> OrbitMembers:
-        """Orbits under some verified permutations."""
-        known = list(images)
-        ranks = tuple(image.rank for image in known)
-        return OrbitMembers(
-            orbit_labels(topology.num_ranks, list(ranks)),
-            orbit_labels(topology.num_resources, [image.resource for image in known]),
-            ranks,
-        )
+    def of_images(topology: Topology, images: Iterable[tuple[Sequence[int], IntArray]]) -> OrbitMembers:
+        """Orbits under some verified permutations, each given by its images of ranks and of resources."""
+        known = [(np.array(rank, dtype=np.int64), resource) for rank, resource in images]
+        ranks = [rank for rank, _ in known]
+        resource = orbit_labels(topology.num_resources, [resource for _, resource in known])
+        return OrbitMembers(orbit_labels(topology.num_ranks, ranks), resource, tuple(ranks))
 
     @staticmethod
     def of_machine(topology: Topology, fixed: int | None = None) -> OrbitMembers:
         """Orbits under those of the machine's own symmetries that hold, and that leave a rank where it is."""
         of_links = LinkImages(topology)
         images = [(rank, of_links.of(rank)) for rank in topology.symmetry if fixed is None or rank[fixed] == fixed]
-        return OrbitMembers.of_images(
-            topology,
-            [OrbitImage.of(topology, rank, *image) for rank, image in images if not isinstance(image, str)],
-        )
+        held = ((rank, images_of_resources(*image)) for rank, image in images if not isinstance(image, str))
+        return OrbitMembers.of_images(topology, held)
 
     @cached_property
     def number(self) -> IntArray:
@@ -238,16 +233,3 @@ class OrbitMembers:
             np.unique(self.rank[self.rank != self.rank[start]]).tolist()
         )
         return sorted(found - {start})
-
-
-@dataclass(frozen=True)
-class OrbitImage:
-    """Images of ranks and resources under one permutation."""
-
-    rank: IntArray
-    resource: IntArray
-
-    @staticmethod
-    def of(topology: Topology, rank: Sequence[int], link: IntArray, port: IntArray) -> OrbitImage:
-        """From images of ranks, links and ports."""
-        return OrbitImage(np.array(rank, dtype=np.int64), np.concatenate([link, len(topology.links) + port]))

@@ -25,13 +25,10 @@ _LIKELY, _MOST_VIEWS = 1.5, 2
 _MOST_INSTANCES = 16
 # Bytes that the rank that receives most receives at least, as a part of the size, for n ranks.
 _RECEIVED: dict[Kind, Callable[[int], float]] = {
-    Kind.ALLGATHER: lambda n: (n - 1) / n,
-    Kind.REDUCESCATTER: lambda n: (n - 1) / n,
-    Kind.ALLTOALL: lambda n: (n - 1) / n,
+    **dict.fromkeys(Kind, lambda n: (n - 1) / n),
     Kind.ALLREDUCE: lambda n: 2 * (n - 1) / n,
     Kind.BROADCAST: lambda _: 1.0,
     Kind.REDUCE: lambda _: 1.0,
-    Kind.GATHER: lambda n: (n - 1) / n,
     Kind.SCATTER: lambda n: 1 / n,
 }
 # The same of the rank that sends most. Of Broadcast and Reduce all but one of n ranks receive, or send, everything.

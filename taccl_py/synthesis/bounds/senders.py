@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -70,7 +69,7 @@ def senders_of(cluster: NodeClasses, root: int) -> tuple[tuple[RootPath, int], .
     behind = [set(net.src[links].tolist()) for links in ways.values()]
     others = [ranks for ranks in behind if root not in ranks]
     inside, back = (_inflow(cluster, set().union(*others), own) for own in (True, False))
-    gate = _quickest_gate(cluster, ways)
+    gate = Gate.quickest([cluster.gate(key, links) for key, links in ways.items()])
     if inside is None or back is None or gate.least_us <= 0:
         return ()
     most_ways = max(Counter(rank for ranks in others for rank in ranks).values(), default=1)
@@ -86,17 +85,6 @@ def senders_of(cluster: NodeClasses, root: int) -> tuple[tuple[RootPath, int], .
         flows = (replace(inside, since_us=since_us), replace(back, since_us=gate.least_us))
         found[RootPath(gate, flows)] += 1
     return tuple(found.items())
-
-
-def _quickest_gate(cluster: NodeClasses, ways: Mapping[int, list[int]]) -> Gate:
-    """The least of each cost of some ways out."""
-    net = cluster.net
-    resources = [key if key >= 0 else -1 - key for key in ways]
-    return Gate(
-        float(net.alpha_us[resources].min()),
-        float(net.beta_us_per_mb[resources].min()),
-        min(float(net.least_message_us[links].min()) for links in ways.values()),
-    )
 
 
 def _inflow(cluster: NodeClasses, ranks: set[int], own: bool) -> Inflow | None:

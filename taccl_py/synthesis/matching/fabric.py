@@ -8,7 +8,7 @@ import numpy as np
 
 from taccl_py.arrays import IntArray
 from taccl_py.synthesis.distances import distances
-from taccl_py.synthesis.symmetry import orbit_labels
+from taccl_py.synthesis.symmetry import images_of_resources, orbit_labels
 from taccl_py.topology.automorphism import LinkImages
 from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology
@@ -106,7 +106,7 @@ def resource_orbits(topology: Topology, translations: Translations) -> IntArray 
         image = found.of(generator)
         if isinstance(image, str):
             return None
-        images.append(np.concatenate([image[0], len(topology.links) + image[1]]))
+        images.append(images_of_resources(*image))
     orbits = orbit_labels(topology.num_resources, images)
     used = {resource for resources in topology.resources_of for resource in resources}
     members = np.bincount(orbits, minlength=topology.num_resources)

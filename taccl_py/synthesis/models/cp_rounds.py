@@ -48,8 +48,10 @@ def solve_rounds(task: RoundsTask, limits: Limits) -> tuple[Plan | None, SolverO
     _deliver(model, task, x)
     _keep_capacities(model, task, x, rounds)
     outcome = solve_cp(model, limits, kind="rounds")
-    found = outcome.status.has_solution
-    return (_plan(task, x, rounds, outcome) if found else None), outcome
+    if not outcome.status.has_solution:
+        return None, outcome
+    crossed = (key for key, used in x.items() if outcome.value(used))
+    return plan_of_steps(task.quotient, crossed, [outcome.value(each) for each in rounds]), outcome
 
 
 def _crossings(model: Any, task: RoundsTask) -> dict[tuple[int, int], Any]:
@@ -93,11 +95,3 @@ def _keep_capacities(model: Any, task: RoundsTask, x: dict[tuple[int, int], Any]
     for (resource, s), arcs in users.items():
         if len(arcs) > task.capacity[resource]:
             model.add(sum(arcs) <= task.capacity[resource] * rounds[s])
-
-
-def _plan(task: RoundsTask, x: dict[tuple[int, int], Any], rounds: list[Any], outcome: SolverOutcome) -> Plan:
-    used: list[list[int]] = [[] for _ in rounds]
-    for (a, s), is_used in x.items():
-        if outcome.value(is_used):
-            used[s].append(a)
-    return plan_of_steps(task.quotient, zip(used, map(outcome.value, rounds), strict=True))

@@ -46,8 +46,10 @@ def solve_steps(
     _own_chunks_go_first(model, task, v, num_steps)
     model.minimize(sum(v.length))
     outcome = solve_cp(model, limits, on_progress)
-    plan = _plan(task, v, outcome) if outcome.status.has_solution else None
-    return plan, outcome
+    if not outcome.status.has_solution:
+        return None, outcome
+    crossed = (key for key, used in v.x.items() if outcome.value(used))
+    return plan_of_steps(task.quotient, crossed, [outcome.value(each) for each in v.length]), outcome
 
 
 def _variables(model: Any, task: ModelTask, num_steps: int) -> _StepVariables:
@@ -119,11 +121,3 @@ def _own_chunks_go_first(model: Any, task: ModelTask, v: _StepVariables, num_ste
             for later in range(s + 1, num_steps):
                 if (other, s) in v.x and (own, later) in v.x:
                     model.add_bool_or([v.x[other, s].negated(), v.x[own, later].negated()])
-
-
-def _plan(task: ModelTask, v: _StepVariables, outcome: SolverOutcome) -> Plan:
-    used: list[list[int]] = [[] for _ in v.length]
-    for (a, s), is_used in v.x.items():
-        if outcome.value(is_used):
-            used[s].append(a)
-    return plan_of_steps(task.quotient, zip(used, map(outcome.value, v.length), strict=True))

@@ -15,7 +15,7 @@ The box cut and variables per orbit are what makes this solvable by HiGHS, CBC a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from taccl_py.solvers.limits import Limits
@@ -39,7 +39,7 @@ def solve_routing(
     }
     makespan = model.real("makespan", float(task.lower), float(task.upper))
     model.minimize([(makespan, 1.0), *policy.linear_terms(model, task, x)])
-    _entered_once(model, task, x)
+    enter_once(model, task, lambda a: [x[a]] if a in x else [])
     _causality(model, task, x, hold, makespan)
     _load(model, task, x, hold, makespan)
     _box_cuts(model, task, x)
@@ -58,11 +58,12 @@ def _earliest(task: ModelTask, state: int) -> int:
     return min(task.routes.earliest[state], most)
 
 
-def _entered_once(model: LinearModel, task: ModelTask, x: Mapping[int, Any]) -> None:
+def enter_once(model: LinearModel, task: ModelTask, uses: Callable[[int], Sequence[Any]]) -> None:
+    """Let one arc enter every wanted state, and at most one every other; an arc has variables that say that it is used."""
     q = task.quotient
     for state, arcs in enumerate(task.routes.into):
-        terms = [(x[a], 1.0) for a in arcs if a in x]
-        if q.source[state] or not terms:
+        terms = [(used, 1.0) for arc in arcs for used in uses(arc)]
+        if q.source[state] or (not terms and not q.required[state]):
             continue
         if q.required[state]:
             model.equal(terms, 1.0)

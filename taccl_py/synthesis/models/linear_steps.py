@@ -6,6 +6,7 @@ from typing import Any
 
 from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.linear import LinearModel, LinearOutcome
+from taccl_py.synthesis.models.linear_routing import enter_once
 from taccl_py.synthesis.models.task import ModelTask
 from taccl_py.synthesis.plan import Plan, plan_of_steps
 
@@ -25,14 +26,15 @@ def solve_linear_steps(
     length = [model.real(f"length_{s}", 0.0, float(task.upper)) for s in range(num_steps)]
     model.minimize([(one, 1.0) for one in length])
     run = _runs(model, task, x)
-    _entered_once(model, task, x, num_steps)
+    enter_once(model, task, lambda a: [x[a, s] for s in range(num_steps) if (a, s) in x])
     _one_hop_a_step(model, task, x)
     _busiest_resource(model, task, x, run, length)
     _own_first(model, task, x, num_steps)
     outcome = model.solve(solver, limits)
     if not outcome.status.has_solution:
         return None, outcome
-    return _plan(task, x, length), outcome
+    crossed = (key for key, used in x.items() if (used.varValue or 0.0) > 0.5)
+    return plan_of_steps(q, crossed, [max(each.varValue or 0.0, 1.0) for each in length]), outcome
 
 
 _Uses = dict[tuple[int, int], Any]
@@ -49,18 +51,6 @@ def _runs(model: LinearModel, task: ModelTask, x: _Uses) -> _Uses:
             run[a, s] = model.real(f"run_{a}_{s}", 0.0, 1.0)
             model.at_least([(run[a, s], 1.0), (used, -1.0), (before, 1.0)], 0.0)
     return run
-
-
-def _entered_once(model: LinearModel, task: ModelTask, x: _Uses, num_steps: int) -> None:
-    q = task.quotient
-    for state, arcs in enumerate(task.routes.into):
-        terms = [(x[a, s], 1.0) for a in arcs for s in range(num_steps) if (a, s) in x]
-        if q.source[state] or (not terms and not q.required[state]):
-            continue
-        if q.required[state]:
-            model.equal(terms, 1.0)
-        else:
-            model.at_most(terms, 1.0)
 
 
 def _one_hop_a_step(model: LinearModel, task: ModelTask, x: _Uses) -> None:
@@ -89,12 +79,3 @@ def _own_first(model: LinearModel, task: ModelTask, x: _Uses, num_steps: int) ->
             later = [(x[own, t], 1.0) for t in range(s + 1, num_steps) if (own, t) in x]
             if (other, s) in x and later:
                 model.at_most([(x[other, s], 1.0), *later], 1.0)
-
-
-def _plan(task: ModelTask, x: _Uses, length: list[Any]) -> Plan:
-    used: list[list[int]] = [[] for _ in length]
-    for (a, s), is_used in x.items():
-        if (is_used.varValue or 0.0) > 0.5:
-            used[s].append(a)
-    lasts = [max(each.varValue or 0.0, 1.0) for each in length]
-    return plan_of_steps(task.quotient, zip(used, lasts, strict=True))
