@@ -158,7 +158,7 @@ def measured(demand: Demand) -> Measured:
 
 
 # Of the engines that try a list of strategies: which there are at an instance, and the search without one of them.
-_HIERARCHY_ROWS = ("_gathers", "_tapers", "_triples", "_bundles", "_relays", "_both", "_exchanges", "_grids", "_halvings", "_sums",
+_HIERARCHY_ROWS = ("_gathers", "_tapers", "_triples", "_bundles", "_relays", "_exchanges", "_grids", "_halvings", "_sums",
                    "_broadcasts", "_shuttles", "_delegations")  # fmt: skip
 _SIZES_ROW = "chunks of unequal size"
 _MENDING_ROW = "plans of the whole machine"

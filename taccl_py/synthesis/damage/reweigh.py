@@ -22,7 +22,7 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.damage.params import PARAMS
 from taccl_py.synthesis.damage.routes import ChunkBlock, Damage, Exchange, ExchangePartners, JoinedMessage
 from taccl_py.synthesis.engine import Demand
-from taccl_py.synthesis.templates.messages import TemplateMessage, TemplatePlan
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplatePlan, in_order
 from taccl_py.synthesis.templates.packing import chunk_runs
 from taccl_py.synthesis.uneven import usable_counts
 from taccl_py.synthesis.weights import PlanPart, best_weights
@@ -342,4 +342,4 @@ class PlanCut:
             TemplateMessage(links[m.link].src, links[m.link].dst, m.chunks, m.start - first, m.end - first, m.reduce)
             for m in fine
         )
-        return TemplatePlan(self.chunks_per_rank, tuple(sorted(messages, key=lambda m: m.start)))
+        return TemplatePlan(self.chunks_per_rank, in_order(messages))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from taccl_py.synthesis.hierarchy.cluster import InsideMessage, LaneCluster, bit_by_bit
-from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def alltoall_messages(cluster: LaneCluster, shuttle: Shuttle, pair_bytes: float)
         start = max((came_us[back] for back in backs if back in came_us), default=0.0)
         writer.deal(backs, start, step_us)
     writer.stay(free_us)
-    return tuple(sorted(writer.messages, key=lambda message: message.start))
+    return in_order(writer.messages)
 
 
 class _AllToAllWriter:
@@ -100,8 +100,7 @@ class _AllToAllWriter:
 
     def shard(self, back: int, *, before: bool) -> int:
         """Lanes' worth of data that goes to a node before or after the others."""
-        is_behind = [self._shuttle.is_behind(self._cluster, back, offset) for offset in range(self._width)]
-        return is_behind.count(not before)
+        return len(self._offsets(back, behind=not before))
 
     def _rank(self, node: int, lane: int) -> int:
         return self._ranks[node % self._number][lane % self._width]

@@ -100,6 +100,11 @@ class LaneCluster:
         return all(len(ranks) == self.width for ranks in self.nodes)
 
     @cached_property
+    def is_full(self) -> bool:
+        """True if every rank is a lane of its own, and linked to all others of its node."""
+        return self.is_even and self.site.linked_inside_nodes
+
+    @cached_property
     def at_once(self) -> int:
         """Messages that a rank can send inside its node at the same time: links over the most of them that share a port."""
         topology = self.site.topology

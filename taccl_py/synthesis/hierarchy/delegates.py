@@ -16,7 +16,7 @@ from itertools import pairwise
 from taccl_py.synthesis.hierarchy.cluster import InsideMessage, LaneCluster, bit_by_bit
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE, PATHS
 from taccl_py.synthesis.hierarchy.stages import Stage, add_stage, schedule_stages
-from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, in_order
 from taccl_py.synthesis.templates.packing import most_packed
 from taccl_py.synthesis.templates.patterns import DOUBLING
 
@@ -133,7 +133,7 @@ def delegate_messages(cluster: LaneCluster, delegation: Delegation, times: Deleg
             messages += plan.crossing(node, turn, stage)
         for wave, stage in enumerate(times.handed):
             messages += plan.inside(node, plan.handing(node, wave), stage)
-    return tuple(sorted(messages, key=lambda message: message.start))
+    return in_order(messages)
 
 
 def root_messages(cluster: LaneCluster, delegation: Delegation, times: DelegateTimes) -> TemplateMessages:
@@ -147,7 +147,7 @@ def root_messages(cluster: LaneCluster, delegation: Delegation, times: DelegateT
     for wave, stage in enumerate(times.handed):
         for node in [0, *plan.backs(wave)]:
             messages += plan.inside(node, plan.handing(node, wave, 0), stage)
-    return tuple(sorted(messages, key=lambda message: message.start))
+    return in_order(messages)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.gather import Numbering, add_up, hand_out
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE, RankLoad, inside_steps
 from taccl_py.synthesis.hierarchy.stages import Stage, add_stage, schedule_stages
-from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, in_order
 
 
 def exchange_stages(cluster: LaneCluster, inside: str, pieces: Sequence[int], chunk_bytes: float) -> list[list[Stage]]:
@@ -64,7 +64,7 @@ def exchange_messages(
                 for rank, other in zip(carriers, others, strict=True):
                     messages.append(TemplateMessage(rank, other, held[rank], stage.start_us, stage.end_us, reduce=True))
         messages += outward
-    return tuple(sorted(messages, key=lambda message: message.start))
+    return in_order(messages)
 
 
 def _parts(cluster: LaneCluster, piece: int, numbering: Numbering) -> Mapping[int, tuple[int, ...]]:

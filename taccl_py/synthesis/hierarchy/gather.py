@@ -8,7 +8,7 @@ from itertools import chain, product
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.outline import PATHS, Outline, OutlineTimeline
 from taccl_py.synthesis.hierarchy.stages import Stage
-from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, shifted, turned
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, in_order, shifted, turned
 from taccl_py.synthesis.templates.patterns import DOUBLING
 from taccl_py.synthesis.templates.spreading import flood
 
@@ -39,7 +39,7 @@ def allgather_messages(
             messages += _across(sent, times.across[piece][place])
             near, far = times.near[piece][place + 1], times.far[piece][place + 1]
             messages += hand_out(cluster, outline.inside, brought, near, far) or ()
-    return tuple(sorted(messages, key=lambda message: message.start))
+    return in_order(messages)
 
 
 def by_shard(pieces: Sequence[int]) -> Numbering:

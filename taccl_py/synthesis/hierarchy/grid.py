@@ -24,7 +24,7 @@ from taccl_py.synthesis.hierarchy.meeting import ChunkSpan, ExchangeMessage, Nod
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
-from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, in_order
 
 # What lanes occupy that serve one node less than others.
 ASIDE = 2
@@ -100,7 +100,7 @@ class GridTimes:
 def grids(cluster: LaneCluster, pieces: tuple[int, ...]) -> Iterator[LaneGrid]:
     """Grids of as many nodes as there are; none if nodes have lanes that several ranks share, or not 2^n of them."""
     width = cluster.width
-    if not cluster.is_even or not cluster.site.linked_inside_nodes or width & (width - 1):
+    if not cluster.is_full or width & (width - 1):
         return
     doubling = (2,) * (width.bit_length() - 1)
     variants = [(doubling, False), (doubling, True), *([((width,), True)] if cluster.at_once > 1 else [])]
@@ -195,7 +195,7 @@ def grid_messages(cluster: LaneCluster, grid: LaneGrid, times: GridTimes) -> Tem
                     for transfer in step
                     for message in _messages(transfer.spans, most)
                 ]
-    return tuple(sorted(messages, key=lambda message: message.start))
+    return in_order(messages)
 
 
 def _messages(spans: Sequence[ChunkSpan], most: int) -> list[tuple[ChunkSpan, ...]]:

@@ -28,7 +28,7 @@ from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.stages import Stage, keep_order, schedule_stages
 from taccl_py.synthesis.sizes import ConstraintRows
-from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, in_order
 from taccl_py.synthesis.templates.params import PARAMS as TEMPLATE_PARAMS
 from taccl_py.synthesis.templates.patterns import DOUBLING
 from taccl_py.tolerances import DIGITS
@@ -405,7 +405,7 @@ def halving_messages(cluster: LaneCluster, back: LaneCluster, halving: Halving) 
     """
     writer = _HalvingWriter(cluster, back, halving)
     fine = all(writer.write(piece) for piece in range(halving.shape.pieces))
-    return tuple(sorted(writer.messages, key=lambda message: message.start)) if fine else None
+    return in_order(writer.messages) if fine else None
 
 
 class _HalvingWriter:

@@ -14,7 +14,7 @@ from taccl_py.synthesis.hierarchy.gather import hand_out
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE, PATHS, RankLoad, inside_steps
 from taccl_py.synthesis.hierarchy.stages import Stage, add_stage, schedule_stages
 from taccl_py.synthesis.templates.circulant import Circulant
-from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, in_order
 from taccl_py.synthesis.templates.patterns import DIRECT
 
 # How nodes pass on a piece: all that know tell others; each tells the next one; or pieces take paths of their own, so that all send as
@@ -212,7 +212,7 @@ def broadcast_messages(
                 if handed is None:
                     return None
                 messages += handed
-    return tuple(sorted(messages, key=lambda message: message.start))
+    return in_order(messages)
 
 
 def _dealt(

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
-from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, in_order
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
 
 
@@ -70,7 +70,7 @@ class _ShardPlan:
             for node in group:
                 held = {node[self._rail(shard, other)]: (other,) for other in places if other != shard}
                 self._hand_out(node, held, self.inside)
-        return tuple(sorted(self._found, key=lambda message: message.start))
+        return in_order(self._found)
 
     def _spread(self, shard: int, holder: int, group: Sequence[Sequence[int]]) -> None:
         """A shard from its rank in the root's node to a group of nodes: whoever can send first tells the next one."""

@@ -71,20 +71,15 @@ def strategies(demand: Demand, limits: Limits) -> Iterator[HierarchyStrategy]:
     if forth is None or back is None:
         return
     match demand.kind:
-        case Kind.ALLGATHER:
-            yield from _gathers(demand, forth)
-            yield from _tapers(demand, forth, forth)
-            yield from _triples(demand, forth, forth)
-            yield from _bundles(demand, forth, limits)
-            yield from _relays(demand, forth, limits)
-        case Kind.REDUCESCATTER:
-            yield from _gathers(demand, back)
-            yield from _tapers(demand, back, back)
-            yield from _triples(demand, back, back)
-            yield from _bundles(demand, back, limits)
-            yield from _relays(demand, back, limits)
+        case Kind.ALLGATHER | Kind.REDUCESCATTER:
+            cluster = forth if demand.kind is Kind.ALLGATHER else back
+            yield from _gathers(demand, cluster, cluster)
+            yield from _tapers(demand, cluster, cluster)
+            yield from _triples(demand, cluster, cluster)
+            yield from _bundles(demand, cluster, limits)
+            yield from _relays(demand, cluster, limits)
         case Kind.ALLREDUCE:
-            yield from _both(demand, forth, back)
+            yield from _gathers(demand, forth, back)
             yield from _tapers(demand, forth, back)
             yield from _triples(demand, forth, back)
             yield from _exchanges(demand, forth, back)
@@ -134,12 +129,11 @@ def _pieces(demand: Demand, unit: int = 1, known: Sequence[tuple[int, ...]] = PA
 
 def _outlines(demand: Demand, cluster: LaneCluster) -> Iterator[tuple[Outline, OutlineTimeline]]:
     """Outlines of an AllGather with their times."""
-    shard_bytes = demand.chunk_bytes(demand.collective(1))
     lanes = cluster.width if cluster.is_even else 1
     for inside, rounds in product(insides(cluster), rounds_to_hear(len(cluster.nodes), lanes)):
         for spread, pieces in product(_spreads(cluster, inside, max(map(len, rounds))), _pieces(demand)):
             outline = Outline(rounds, spread, inside, pieces)
-            yield outline, timeline(cluster, outline, shard_bytes / sum(pieces))
+            yield outline, timeline(cluster, outline, cluster.site.chunk_bytes / sum(pieces))
 
 
 def _spreads(cluster: LaneCluster, inside: str, widest: int) -> list[int]:
@@ -147,12 +141,6 @@ def _spreads(cluster: LaneCluster, inside: str, widest: int) -> list[int]:
     if not cluster.is_even or inside == PATHS:
         return [1]
     return [lanes for lanes in PARAMS.lane_counts if cluster.width % lanes == 0 and lanes < 2 * widest]
-
-
-def _gathers(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrategy]:
-    for outline, times in _outlines(demand, cluster):
-        write = partial(allgather_messages, outline=outline, times=times, numbering=by_shard(outline.pieces))
-        yield _gathered(demand, times.end_us, sum(outline.pieces), write, cluster, cluster)
 
 
 def _strategy(
@@ -190,13 +178,14 @@ def _gathered(
     return _strategy(gather_us, chunks_per_rank, partial(write, forth), reduce=demand.kind is Kind.REDUCESCATTER)
 
 
-def _both(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterator[HierarchyStrategy]:
-    """AllReduce as ReduceScatter and AllGather."""
+def _gathers(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterator[HierarchyStrategy]:
+    """AllGather in rounds, ReduceScatter as that backwards, AllReduce as both."""
 
     def write(cluster: LaneCluster, outline: Outline, times: OutlineTimeline) -> TemplateMessages | None:
-        # Where lanes carry whole nodes, nodes that follow each other lie together; else what one lane carries does.
+        # Chunks of an AllReduce may lie anywhere: where lanes carry whole nodes, nodes that follow each other together; else what a lane carries.
         nodes = outline.spread == forth.width and len(outline.pieces) == 1
-        numbering = by_shard(outline.pieces) if nodes else by_piece(forth, outline.pieces)
+        by_lane = demand.kind is Kind.ALLREDUCE and not nodes
+        numbering = by_piece(forth, outline.pieces) if by_lane else by_shard(outline.pieces)
         return allgather_messages(cluster, outline, times, numbering)
 
     for outline, times in _outlines(demand, forth):
@@ -208,7 +197,7 @@ def _triples(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterator[
     """AllGather in three messages of every lane, ReduceScatter as that backwards, AllReduce as both."""
     if demand.chunks_per_rank not in (None, 1):
         return
-    shard_bytes = demand.chunk_bytes(demand.collective(1))
+    shard_bytes = forth.site.chunk_bytes
     free, limited = (Triples.of(forth, shard_bytes, most) for most in (None, demand.message_chunks))
     for triples in (free, limited):
         # Where so little goes together both are the same.
@@ -219,10 +208,9 @@ def _triples(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterator[
 
 def _exchanges(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterator[HierarchyStrategy]:
     """AllReduce by exchange of sums between nodes."""
-    shard_bytes = demand.chunk_bytes(demand.collective(1))
     for inside in insides(forth):
         for pieces in _pieces(demand):
-            rows = exchange_stages(forth, inside, pieces, shard_bytes / sum(pieces))
+            rows = exchange_stages(forth, inside, pieces, forth.site.chunk_bytes / sum(pieces))
             if rows:
                 end_us = max(stage.end_us for row in rows for stage in row)
                 write = partial(exchange_messages, forth, back, inside, rows, by_piece(forth, pieces))
@@ -233,8 +221,7 @@ def _halvings(demand: Demand, forth: LaneCluster, back: LaneCluster, limits: Lim
     """AllReduce by halving and doubling in messages of unequal size."""
     if not forth.site.linked_inside_nodes:
         return
-    shard_bytes = demand.chunk_bytes(demand.collective(1))
-    for halving in halvings(forth, insides(forth), shard_bytes, _counts(demand), limits):
+    for halving in halvings(forth, insides(forth), forth.site.chunk_bytes, _counts(demand), limits):
         write = partial(halving_messages, forth, back, halving)
         yield _strategy(halving.end_us, halving.chunks_per_rank, write)
 
@@ -247,7 +234,7 @@ def _counts(demand: Demand) -> tuple[int, ...]:
 
 def _tapers(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterator[HierarchyStrategy]:
     """AllGather to one node after the other, ReduceScatter as that backwards, AllReduce as both."""
-    shard_bytes = demand.chunk_bytes(demand.collective(1))
+    shard_bytes = forth.site.chunk_bytes
     for taper in tapers(forth, insides(forth), shard_bytes, _counts(demand)):
         write = partial(taper_messages, taper=taper, shard_bytes=shard_bytes)
         yield _gathered(demand, taper.end_us, taper.chunks_per_rank, write, forth, back)
@@ -257,10 +244,9 @@ def _grids(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrategy]:
     """AllReduce over a grid of nodes: all grids in one piece, and the most promising ones in several."""
 
     def found(grid: LaneGrid) -> HierarchyStrategy:
-        times = grid_times(cluster, grid, shard_bytes / sum(grid.pieces))
+        times = grid_times(cluster, grid, cluster.site.chunk_bytes / sum(grid.pieces))
         return _strategy(times.end_us, sum(grid.pieces), partial(grid_messages, cluster, grid, times))
 
-    shard_bytes = demand.chunk_bytes(demand.collective(1))
     first, *others = [*_pieces(demand)] or [()]
     whole = [(found(grid), grid) for grid in grids(cluster, first)] if first else []
     whole.sort(key=lambda each: each[0].estimate_us)
@@ -292,9 +278,9 @@ def _broadcasts(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrat
 
 
 def _shuttles(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrategy]:
-    if demand.chunks_per_rank not in (None, 1) or not cluster.is_even or not cluster.site.linked_inside_nodes:
+    if demand.chunks_per_rank not in (None, 1) or not cluster.is_full:
         return
-    pair_bytes = demand.chunk_bytes(demand.collective(1))
+    pair_bytes = cluster.site.chunk_bytes
     others = len(cluster.nodes) - 1
     units = others * cluster.width
     behinds = sorted({0, units // 2, -(-others // 2) * cluster.width, units})
@@ -312,9 +298,9 @@ def _delegations(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStra
     """AllToAll by delegates; lanes that serve all nodes themselves shuttle where every rank is one."""
     if demand.chunks_per_rank not in (None, 1) or max(map(len, cluster.nodes)) > PARAMS.most_delegate_ranks:
         return
-    pair_bytes = demand.chunk_bytes(demand.collective(1))
+    pair_bytes = cluster.site.chunk_bytes
     others = len(cluster.nodes) - 1
-    least = 2 if cluster.is_even and cluster.site.linked_inside_nodes else 1
+    least = 2 if cluster.is_full else 1
     for spread in spreads(cluster, least):
         turns = -(-others // spread)
         togethers = sorted({min(t, turns) for t in (1, 2, -(-turns // 4), -(-turns // 2), turns)})

@@ -23,7 +23,7 @@ from taccl_py.synthesis.hierarchy.rooted import (
     circulant_turns,
     course_rounds,
 )
-from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, in_order
 from taccl_py.synthesis.templates.pipeline import Pipeline, Tells
 from taccl_py.synthesis.templates.site import others_in_turn
 from taccl_py.tolerances import DIGITS
@@ -122,7 +122,7 @@ class _CirculantPipeline(Pipeline):
                     has_us[e.dst] = (e.end_us, end_us)
                     chunks = (piece * len(first) + stripe,)
                     found.append(TemplateMessage(e.src, e.dst, chunks, round(start_us, DIGITS), round(end_us, DIGITS)))
-        return tuple(sorted(found, key=lambda message: message.start))
+        return in_order(found)
 
     def _cut(self, pieces: int) -> Self:
         """The same in so many pieces, with its time: that of a chain, less what it takes to the last node in more rounds."""

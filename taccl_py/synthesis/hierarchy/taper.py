@@ -16,7 +16,7 @@ from taccl_py.synthesis.hierarchy.gather import hand_out
 from taccl_py.synthesis.hierarchy.outline import INSIDE, RankLoad, inside_steps
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.stages import Stage
-from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def tapers(cluster: LaneCluster, insides: Sequence[str], shard_bytes: float, cou
     counts
         Into how many chunks that may be cut.
     """
-    if not cluster.is_even or not cluster.site.linked_inside_nodes or len(cluster.nodes) > PARAMS.most_taper_nodes:
+    if not cluster.is_full or len(cluster.nodes) > PARAMS.most_taper_nodes:
         return
     for number in PARAMS.taper_messages:
         cuts = {
@@ -100,7 +100,7 @@ def taper_messages(cluster: LaneCluster, taper: Taper, shard_bytes: float) -> Te
         if handed is None:
             return None
         messages += handed
-    return tuple(sorted(messages, key=lambda message: message.start))
+    return in_order(messages)
 
 
 def _legs(cluster: LaneCluster, inside: str, parts: Sequence[int], shard_bytes: float) -> list[_TaperLeg]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.gather import Numbering
 from taccl_py.synthesis.hierarchy.params import PARAMS
-from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,7 @@ class Triples:
     def of(cluster: LaneCluster, shard_bytes: float, most: int | None = None) -> Triples | None:
         """The best ones with so many shares in a message; None where nodes are too few or too many, or not of the sort."""
         width, nodes = cluster.width, len(cluster.nodes)
-        if not cluster.is_even or not cluster.site.linked_inside_nodes or width < 2 or width & (width - 1):
-            return None
-        if nodes < width + 2:
+        if not cluster.is_full or width < 2 or width & (width - 1) or nodes < width + 2:
             return None
         return _LaneClock.of(cluster, shard_bytes, most).best()
 
@@ -217,7 +215,7 @@ def triple_messages(
     writer = _TripleWriter(cluster, triples, _LaneClock.of(cluster, shard_bytes, triples.most), numbering)
     for node in range(len(cluster.nodes)):
         writer.write(node)
-    return tuple(sorted(writer.messages, key=lambda message: message.start))
+    return in_order(writer.messages)
 
 
 def _messages(shards: int, most: int | None) -> int:

@@ -87,6 +87,11 @@ def shifted(messages: Iterable[TemplateMessage], by: float) -> TemplateMessages:
     return tuple([TemplateMessage(m.src, m.dst, m.chunks, m.start + by, m.end + by, m.reduce) for m in messages])
 
 
+def in_order(messages: Iterable[TemplateMessage]) -> TemplateMessages:
+    """Messages in the order of their starts; those that start together stay as they are."""
+    return tuple(sorted(messages, key=lambda message: message.start))
+
+
 def in_turn(*parts: TemplateMessages) -> TemplateMessages:
     """All messages of one part, then those of the next."""
     found: list[TemplateMessage] = []

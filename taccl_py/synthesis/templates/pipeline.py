@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
-from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, in_order
 from taccl_py.synthesis.templates.params import PARAMS
 from taccl_py.synthesis.templates.site import Edge, TemplateSite
 from taccl_py.tolerances import DIGITS
@@ -88,7 +88,7 @@ class Pipeline:
                     # Of what is to start at the same time, rounding aside, the older piece goes first.
                     start_us, end_us = (round(time_us + later_us, DIGITS) for time_us in (e.start_us, e.end_us))
                     found.append(TemplateMessage(e.src, e.dst, chunks, start_us, end_us))
-        return tuple(sorted(found, key=lambda message: message.start))
+        return in_order(found)
 
     @property
     def chunk_bytes(self) -> float:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import islice
 
 from taccl_py.synthesis.templates.circulant import Circulant
-from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, TemplatePlan, shifted
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, TemplatePlan, in_order, shifted
 from taccl_py.synthesis.templates.params import PARAMS
 from taccl_py.synthesis.templates.pipeline import Pipeline
 from taccl_py.synthesis.templates.site import Edge, IsUsefulAt, TemplateSite, others_in_turn
@@ -90,7 +90,7 @@ def _pipelined(edges: tuple[Edge, ...], root: int, pieces: int) -> TemplateMessa
             TemplateMessage(edge.src, edge.dst, (piece,), start + piece * period, start + piece * period + 1)
             for piece in range(pieces)
         ]
-    return tuple(sorted(planned, key=lambda message: message.start))
+    return in_order(planned)
 
 
 def _around_rings(site: TemplateSite, root: int, num_pieces: int | None) -> Iterator[TemplatePlan]:
@@ -105,9 +105,7 @@ def _around_rings(site: TemplateSite, root: int, num_pieces: int | None) -> Iter
                     for j, chain in enumerate(chains)
                     for message in _down_chain(chain, pieces // number)
                 ]
-                yield TemplatePlan(
-                    pieces, tuple(sorted(messages, key=lambda m: m.start)), f"{number} chains, {pieces} pieces"
-                )
+                yield TemplatePlan(pieces, in_order(messages), f"{number} chains, {pieces} pieces")
 
 
 def _down_chain(order: tuple[int, ...], pieces: int) -> TemplateMessages:
@@ -207,7 +205,7 @@ def _dealt(site: TemplateSite, root: int, chunks: int) -> TemplateMessages | Non
             for other in others_in_turn(holder, topology.node_ranks[topology.node_of[holder]])
             if other != root
         ]
-    return tuple(sorted(messages, key=lambda message: message.start))
+    return in_order(messages)
 
 
 def scatter_plans(site: TemplateSite, root: int, chunks_per_rank: int) -> Iterator[TemplatePlan]:
@@ -245,4 +243,4 @@ def _down(parent: list[int], root: int, chunks_per_rank: int) -> TemplateMessage
             chunks = tuple(rank * chunks_per_rank + part for rank in below[dst] for part in range(chunks_per_rank))
             messages.append(TemplateMessage(src, dst, chunks, time + number, time + number + 1))
             ready.append((time + number + 1, dst))
-    return tuple(sorted(messages, key=lambda message: message.start))
+    return in_order(messages)

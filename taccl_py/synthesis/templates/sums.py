@@ -17,6 +17,7 @@ from taccl_py.synthesis.templates.messages import (
     TemplateMessages,
     TemplatePlan,
     cut,
+    in_order,
     in_pieces,
     in_turn,
     turned,
@@ -90,7 +91,7 @@ def _crosswise(site: TemplateSite, grid: RankGrid, chunks_per_rank: int) -> Iter
         ]
         found = [in_turn(*(part for part in parts if part is not None)) for parts in both if None not in parts]
         if len(found) == len(halves):
-            messages = tuple(sorted((message for each in found for message in each), key=lambda message: message.start))
+            messages = in_order(message for each in found for message in each)
             yield TemplatePlan(chunks_per_rank, messages, f"exchange crosswise {grid.name}")
 
 
@@ -129,7 +130,7 @@ def _halved(site: TemplateSite, walk: Walk, summed: int, chunks_per_rank: int) -
             if messages is None:
                 return None
             found.append(messages)
-        middle.append(tuple(sorted((m for messages in found for m in messages), key=lambda message: message.start)))
+        middle.append(in_order(m for messages in found for m in messages))
     return in_turn(turned(gather, reduce=True), *middle, gather)
 
 
@@ -142,7 +143,7 @@ def _camp_sums(camp: Camp, site: TemplateSite, chunks_per_rank: int) -> Template
     between = [_exchanged(site, axis.groups, axis.name, chunks) for axis in camp.between]
     if any(part is None for part in (*outward, *between)):
         return None
-    out = tuple(sorted((m for part in outward for m in part or ()), key=lambda message: message.start))
+    out = in_order(m for part in outward for m in part or ())
     return in_turn(turned(out, reduce=True), *(part for part in between if part is not None), out)
 
 
