@@ -335,9 +335,7 @@ def _closes_the_class(problem: Problem) -> bool:
     """
     topology = problem.topology
     shared = np.flatnonzero(problem.allowed.sum(axis=0) > 1).tolist()
-    return not problem.narrowed and all(
-        topology.resource_cost[resource][0] == 0 for link in shared for resource in topology.resources_of[link]
-    )
+    return not problem.narrowed and all(alpha_us == 0 for link in shared for alpha_us, _ in topology.link_costs[link])
 
 
 def _cp_steps(search: Search, _solver: str) -> None:

@@ -98,6 +98,13 @@ def orbits_of_ranks(topology: Topology, generators: Sequence[Generator]) -> IntA
     return orbit_labels(topology.num_ranks, [np.array(generator.rank, dtype=np.int64) for generator in generators])
 
 
+def share_ports(topology: Topology, generators: Sequence[Generator]) -> bool:
+    """True if a link has a port in common with one of its images."""
+    label = orbit_labels(len(topology.links), [generator.link for generator in generators]).tolist()
+    behind = [(label[index], port) for index, link in enumerate(topology.links) for port in link.ports]
+    return len(set(behind)) < len(behind)
+
+
 def orbits_of_resources(topology: Topology, generators: Sequence[Generator]) -> IntArray:
     """Number of every link's and port's orbit, in order of their smallest members, [resource]."""
     labels = orbit_labels(topology.num_resources, [generator.resource for generator in generators])

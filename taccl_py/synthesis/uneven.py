@@ -12,7 +12,7 @@ rank into one that serves a power of two.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -141,6 +141,15 @@ def usable_counts(demand: Demand) -> tuple[int, ...]:
     return tuple(1 << bit for bit in range(most.bit_length()))
 
 
+def ever_finer(counts: Iterable[int], step: float) -> Iterator[int]:
+    """The first of ascending counts, and of the others each that is at least so many times the one before."""
+    last = 0
+    for count in counts:
+        if count >= step * last:
+            last = count
+            yield count
+
+
 @dataclass(frozen=True)
 class FinerChunks:
     """Chunks that a plan may be cut into.
@@ -239,7 +248,8 @@ def _best_cut(
     if best is not None and found.time_us > best.makespan_us * (1 - PARAMS.least_gain):
         return best
     cuts, times_us = [], list[float]()
-    for count in _spread(schedule.collective.chunks_per_rank, finer.counts):
+    counts = [count for count in finer.counts if count >= schedule.collective.chunks_per_rank]
+    for count in ever_finer(counts, PARAMS.chunk_step):
         cut = _ChunkCut.of(schedule, shards, found, count, finer.message_chunks)
         cuts.append(cut)
         times_us.append(cut.time_us(schedule, plan))
@@ -258,15 +268,6 @@ def _best_cut(
     return best
 
 
-def _spread(least: int, counts: Sequence[int]) -> list[int]:
-    """Counts that are not below the least, with gaps between them."""
-    found: list[int] = []
-    for count in counts:
-        if count >= least and (not found or count >= PARAMS.chunk_step * found[-1]):
-            found.append(count)
-    return found
-
-
 def _shards(collective: Collective) -> list[range]:
     """Chunks among which data can be moved: they start at the same places and are wanted at the same places."""
     size = collective.num_chunks if collective.kind is Kind.ALLREDUCE else collective.chunks_per_rank
@@ -282,8 +283,9 @@ def _best_sizes(
 
     def costs(link: int) -> list[MessageTime]:
         latency_us = topology.links[link].latency_us
-        occupied = (topology.resource_cost[resource] for resource in topology.resources_of[link])
-        return undominated([MessageTime(alpha_us + latency_us, beta * chunk_mb) for alpha_us, beta in occupied])
+        return undominated(
+            [MessageTime(alpha_us + latency_us, beta * chunk_mb) for alpha_us, beta in topology.link_costs[link]]
+        )
 
     costs_of = {link: costs(link) for link in {message.link for message in plan.untimed}}
     chains = Chains(

@@ -300,7 +300,7 @@ class Topology:
         return tuple(costs + [(port.alpha_us, port.beta_us_per_mb) for port in self.ports])
 
     @cached_property
-    def _link_costs(self) -> tuple[tuple[tuple[float, float], ...], ...]:
+    def link_costs(self) -> tuple[tuple[tuple[float, float], ...], ...]:
         """(alpha_us, beta_us_per_mb) of the resources that a message on each link occupies."""
         return tuple(tuple(self.resource_cost[resource] for resource in each) for each in self.resources_of)
 
@@ -330,9 +330,13 @@ class Topology:
         """Size of a collective, as nccl-tests counts it, where none is given: chunks as they were measured, else 1 MB."""
         return BYTES_PER_MB if self.measured_chunk_bytes is None else self.measured_chunk_bytes * chunks_per_size
 
+    def us_per_mb(self, link: int) -> float:
+        """Time of a megabyte on whichever of the resources of a link is slowest."""
+        return max(beta for _, beta in self.link_costs[link])
+
     def message_us(self, link: int, size_bytes: float) -> float:
         """Time from the start of a message to its arrival."""
-        slowest = max([alpha_us + beta * size_bytes / BYTES_PER_MB for alpha_us, beta in self._link_costs[link]])
+        slowest = max([alpha_us + beta * size_bytes / BYTES_PER_MB for alpha_us, beta in self.link_costs[link]])
         return slowest + self.links[link].latency_us
 
     def reversed(self) -> Topology:

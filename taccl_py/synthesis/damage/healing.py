@@ -6,6 +6,7 @@ Nodes are compared place by place. Nobody has to say what was lost, so a machine
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -15,20 +16,13 @@ from taccl_py.synthesis.damage.alike_nodes import AlikeNodes, Choice, NodePorts,
 from taccl_py.topology.model import Topology
 from taccl_py.topology.translations import translations_of
 
-# Names of what a topology remembers of its whole machine, which takes a second to find on 256 ranks.
-_WHOLE, _WHOLE_BY_SORT = "_whole", "_whole_by_sort"
-
 
 def healed(topology: Topology) -> Topology | None:
     """The machine with all its nodes alike; None if they are so already, or differ in size, or share ports with all others.
 
     Ranks keep their numbers. What is slow has the costs of the best of its kind, what some node lacks is there.
     """
-    known = vars(topology)
-    if _WHOLE not in known:
-        known[_WHOLE] = _with_alike_nodes(topology, min)
-    found: Topology | None = known[_WHOLE]
-    return found
+    return _remembered(topology, "_whole", lambda: _with_alike_nodes(topology, min))
 
 
 def healed_by_sort(topology: Topology) -> Topology | None:
@@ -36,10 +30,15 @@ def healed_by_sort(topology: Topology) -> Topology | None:
 
     Where nodes are of several generations, `healed` says nothing of what one of them was before a port of it became slow or was lost.
     """
+    return _remembered(topology, "_whole_by_sort", lambda: _with_alike_sorts(topology))
+
+
+def _remembered(topology: Topology, name: str, make: Callable[[], Topology | None]) -> Topology | None:
+    """A topology's whole machine under a name, kept with it: it takes a second to find on 256 ranks."""
     known = vars(topology)
-    if _WHOLE_BY_SORT not in known:
-        known[_WHOLE_BY_SORT] = _with_alike_sorts(topology)
-    found: Topology | None = known[_WHOLE_BY_SORT]
+    if name not in known:
+        known[name] = make()
+    found: Topology | None = known[name]
     return found
 
 
@@ -105,7 +104,7 @@ def _with_alike_sorts(topology: Topology) -> Topology | None:
 
 def costs_of(topology: Topology, link: int) -> tuple[object, ...]:
     """Latency of a link, and the costs of all that its messages occupy."""
-    return (topology.links[link].latency_us, *sorted(topology.resource_cost[r] for r in topology.resources_of[link]))
+    return (topology.links[link].latency_us, *sorted(topology.link_costs[link]))
 
 
 def _unless_the_same(topology: Topology, ports: NodePorts, choose: Choice, sort_of: tuple[int, ...]) -> Topology | None:

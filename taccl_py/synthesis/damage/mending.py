@@ -223,7 +223,7 @@ def lane_rates(topology: Topology) -> list[float]:
     out, into = [0.0] * topology.num_ranks, [0.0] * topology.num_ranks
     for index, link in enumerate(topology.links):
         if not topology.is_inside(link):
-            beta = max(topology.resource_cost[resource][1] for resource in topology.resources_of[index])
+            beta = topology.us_per_mb(index)
             rate = 1 / beta if beta else float("inf")
             out[link.src], into[link.dst] = max(out[link.src], rate), max(into[link.dst], rate)
     return [min(pair) for pair in zip(out, into, strict=True)]

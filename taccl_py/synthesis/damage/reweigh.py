@@ -24,7 +24,7 @@ from taccl_py.synthesis.damage.routes import ChunkBlock, Damage, Exchange, Excha
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplatePlan, in_order
 from taccl_py.synthesis.templates.packing import chunk_runs
-from taccl_py.synthesis.uneven import usable_counts
+from taccl_py.synthesis.uneven import ever_finer, usable_counts
 from taccl_py.synthesis.weights import PlanPart, best_weights
 from taccl_py.units import BYTES_PER_MB
 
@@ -102,11 +102,7 @@ def _counts(collective: Collective, demand: Demand, parts: int) -> Iterator[int]
     least = max(1, PARAMS.chunks_of_part * parts // ranks)
     fine = [count for count in counts if count * ranks <= PARAMS.most_chunks] or list(counts[:1])
     first = next((number for number, count in enumerate(fine) if count >= least), len(fine) - 1)
-    last = 0
-    for count in fine[first:]:
-        if count >= PARAMS.finer * last:
-            last = count
-            yield count
+    return ever_finer(fine[first:], PARAMS.finer)
 
 
 def _weighings(damage: Damage, limits: Limits) -> Iterator[list[_WeighedPart]]:

@@ -125,10 +125,7 @@ class Damage:
             image = self.images[link]
             if image is None:
                 return 0.0
-            before, now = (
-                max(machine.resource_cost[resource][1] for resource in machine.resources_of[index])
-                for machine, index in ((whole, link), (left, image))
-            )
+            before, now = whole.us_per_mb(link), left.us_per_mb(image)
             found = min(found, before / now if now else 1.0)
         return found
 

@@ -111,9 +111,7 @@ def without_slow_links(topology: Topology) -> Topology | None:
     are.
     """
     across = [
-        (link, max(topology.resource_cost[resource][1] for resource in topology.resources_of[index]))
-        for index, link in enumerate(topology.links)
-        if not topology.is_inside(link)
+        (link, topology.us_per_mb(index)) for index, link in enumerate(topology.links) if not topology.is_inside(link)
     ]
     sent, received = defaultdict[int, list[float]](list), defaultdict[int, list[float]](list)
     for link, beta in across:

@@ -55,7 +55,7 @@ class Lanes:
             resources = topology.resources_of[index]
             if len(resources) < 3:  # a link of its own is no NIC
                 return None
-            slowest = max(topology.resource_cost[resource][1] for resource in resources)
+            slowest = topology.us_per_mb(index)
             for resource, node, rank in (
                 (resources[1], nodes[0], link.src),
                 (resources[-1], topology.num_nodes + nodes[1], link.dst),
@@ -199,13 +199,8 @@ def balanced_plans(
 
 def _inside_us_per_mb(topology: Topology) -> float:
     """Time of a megabyte on the slowest link inside a node; 0 if there is none."""
-    costs = (
-        topology.resource_cost[resource][1]
-        for index, link in enumerate(topology.links)
-        if topology.is_inside(link)
-        for resource in topology.resources_of[index]
-    )
-    return max(costs, default=0.0)
+    inside = (topology.us_per_mb(index) for index, link in enumerate(topology.links) if topology.is_inside(link))
+    return max(inside, default=0.0)
 
 
 class _Balance:

@@ -104,11 +104,7 @@ def packed_pieces(
         for tree, parts in zip(trees, _parts_of(demand, classes[number], trees), strict=True):
             size = sum(size for *_, size in parts)
             if size:
-                slowest_us = max(
-                    topology.resource_cost[resource][1]
-                    for edge in tree.edges
-                    for resource in topology.resources_of[edge.link]
-                )
+                slowest_us = max(topology.us_per_mb(edge.link) for edge in tree.edges)
                 count = max(1, round(size / BYTES_PER_MB * slowest_us / max(piece_us, 1e-9)))
                 found += RoutedPiece(parts, tree.edges, 0.0).split(count, demand.element_bytes)
     return found

@@ -12,7 +12,7 @@ from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.flow.paths import FlowPair
 from taccl_py.synthesis.flow.rounding import Routing
 from taccl_py.synthesis.problem import Problem
-from taccl_py.synthesis.symmetry import Generator, orbit_labels, orbits_of_ranks
+from taccl_py.synthesis.symmetry import Generator, orbit_labels, orbits_of_ranks, share_ports
 from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology
 
@@ -107,9 +107,7 @@ def _acts_freely(problem: Problem, generators: tuple[Generator, ...]) -> bool:
     ranks, chunks = np.bincount(rank_label), np.bincount(chunk_label)
     if not np.array_equal(chunks[chunk_label], ranks[rank_label[np.array(collective.source)]]):
         return False
-    link_label = orbit_labels(len(topology.links), [g.link for g in generators]).tolist()
-    behind = [(link_label[index], port) for index, link in enumerate(topology.links) for port in link.ports]
-    return len(set(behind)) == len(behind)
+    return not share_ports(topology, generators)
 
 
 def in_parts(problem: Problem, pairs: tuple[FlowPair, ...], routing: Routing) -> Problem:

@@ -134,8 +134,7 @@ class LaneCluster:
         for index, link in enumerate(topology.links):
             inside = topology.is_inside(link)
             if link.src in ranks and (inside or ends.get(link.src, -1) == ends.get(link.dst, -2)):
-                costs = (topology.resource_cost[resource] for resource in topology.resources_of[index])
-                found[inside].update(_LaneCost(*cost, link.latency_us) for cost in costs)
+                found[inside].update(_LaneCost(*cost, link.latency_us) for cost in topology.link_costs[index])
         return {inside: _highest(costs) for inside, costs in found.items()}
 
 

@@ -182,8 +182,9 @@ def _has_even_lanes(topology: Topology, collector: Sequence[Sequence[int]]) -> b
                 links = topology.links_between.get((src, dst))
                 if links is None:
                     return False
-                beta = max(topology.resource_cost[resource][1] for resource in topology.resources_of[links[0]])
-                rates.setdefault((topology.node_of[src], topology.node_of[dst]), set()).add(beta)
+                rates.setdefault((topology.node_of[src], topology.node_of[dst]), set()).add(
+                    topology.us_per_mb(links[0])
+                )
     return all(len(found) == 1 for (here, there), found in rates.items() if here != there)
 
 

@@ -23,7 +23,7 @@ from taccl_py.synthesis.bounds.net import Net
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplatePlan
 from taccl_py.synthesis.templates.params import PARAMS
-from taccl_py.synthesis.uneven import usable_counts
+from taccl_py.synthesis.uneven import ever_finer, usable_counts
 from taccl_py.synthesis.weights import PlanPart, best_weights
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
@@ -55,11 +55,8 @@ def _counts(demand: Demand) -> Iterator[int]:
     if demand.chunks_per_rank is not None:
         yield demand.chunks_per_rank
         return
-    last = 0
-    for count in usable_counts(demand):
-        if count >= PARAMS.share_finer * last and count * demand.topology.num_ranks <= PARAMS.most_share_chunks:
-            last = count
-            yield count
+    most = PARAMS.most_share_chunks // demand.topology.num_ranks
+    yield from ever_finer((count for count in usable_counts(demand) if count <= most), PARAMS.share_finer)
 
 
 @dataclass(frozen=True)

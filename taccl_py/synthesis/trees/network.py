@@ -15,7 +15,7 @@ import numpy as np
 
 from taccl_py.arrays import BoolArray, FloatArray, IntArray
 from taccl_py.synthesis.problem import Problem
-from taccl_py.synthesis.symmetry import Generator, orbit_labels, orbits_of_ranks, orbits_of_resources
+from taccl_py.synthesis.symmetry import Generator, orbits_of_ranks, orbits_of_resources, share_ports
 from taccl_py.topology.ends import ends_of
 from taccl_py.topology.model import Topology
 
@@ -97,12 +97,11 @@ class CapacityNetwork:
     def link_costs(self) -> LinkCosts:
         """Costs of messages on all links."""
         topology = self.problem.topology
-        occupied = topology.resources_of
-        rows = zip(self.resources.tolist(), occupied, strict=True)
+        rows = zip(self.resources.tolist(), topology.resources_of, strict=True)
         return LinkCosts(
             tuple(tuple(row[: len(resources)]) for row, resources in rows),
-            tuple(tuple(topology.resource_cost[r][0] for r in resources) for resources in occupied),
-            tuple(tuple(topology.resource_cost[r][1] for r in resources) for resources in occupied),
+            tuple(tuple(alpha_us for alpha_us, _ in costs) for costs in topology.link_costs),
+            tuple(tuple(beta_us for _, beta_us in costs) for costs in topology.link_costs),
             tuple(link.latency_us for link in topology.links),
         )
 
@@ -127,7 +126,7 @@ class CapacityNetwork:
         beta = np.zeros(resources.shape)
         for link, occupied in enumerate(topology.resources_of):
             resources[link, : len(occupied)] = number[list(occupied)]
-            beta[link, : len(occupied)] = [topology.resource_cost[r][1] for r in occupied]
+            beta[link, : len(occupied)] = [beta_us for _, beta_us in topology.link_costs[link]]
         return CapacityNetwork(
             problem, roots, problem.permitted[[chunk_of[root] for root in roots]], images, *ends_of(topology.links),
             resources, beta, np.array([_least_message_us(topology, link) for link in range(len(topology.links))]), count,
@@ -174,12 +173,8 @@ def _free_group(topology: Topology, generators: list[Generator]) -> IntArray | N
                 queue.append(product)
         if len(elements) > order:
             return None
-    link_labels = orbit_labels(len(topology.links), [g.link for g in generators])
-    behind = [(int(link_labels[index]), port) for index, link in enumerate(topology.links) for port in link.ports]
-    if len(set(behind)) < len(behind):
-        return None
-    return np.array(list(elements), dtype=np.int64)
+    return None if share_ports(topology, generators) else np.array(list(elements), dtype=np.int64)
 
 
 def _least_message_us(topology: Topology, link: int) -> float:
-    return max(topology.resource_cost[r][0] for r in topology.resources_of[link]) + topology.links[link].latency_us
+    return max(alpha_us for alpha_us, _ in topology.link_costs[link]) + topology.links[link].latency_us
