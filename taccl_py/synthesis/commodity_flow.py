@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from taccl_py.arrays import BoolArray, FloatArray, IntArray
+from taccl_py.arrays import BoolArray, FloatArray, IntArray, places_in_runs
 from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.sparse import Coefficients, Optimum, SparseProgram
 from taccl_py.synthesis.problem import Problem
@@ -158,8 +158,7 @@ class _Layout:
         start = np.concatenate([[0], np.cumsum(width)])
         flat = np.array([r for resources in topology.resources_of for r in resources], dtype=np.int64)
         column = np.repeat(np.arange(len(self.link)), width[self.link])
-        offset = np.arange(len(column)) - np.repeat(np.cumsum(width[self.link]) - width[self.link], width[self.link])
-        resource = flat[start[self.link][column] + offset]
+        resource = flat[start[self.link][column] + places_in_runs(width[self.link])]
         orbit = self.resource_orbit[resource]
         return orbit, column, self.weight[self.owner[column]] / members[orbit] * beta[resource]
 

@@ -86,11 +86,7 @@ def serve_policy(search: Search, policy: PolicyTerms, rounds: int) -> None:
             if number % 2 == 0
             else _part(search, plan, rng, PARAMS.first_part_states)
         )
-        task = replace(search.task(joins=True), upper=round(plan_end(plan)))
-        task = replace(task, lower=min(task.lower, task.upper))
-        limits = replace(search.limits_for(1.0, PARAMS.part_work / 2), seed=number)
-        better, _ = solve_joint(task, limits, plan, focus=focus, policy=policy)
-        search.prefer(better, policy)
+        search.prefer(_found(search, focus, number, PARAMS.part_work / 2, policy), policy)
 
 
 def _rarest_pair(search: Search, plan: Plan, number: int) -> Focus:
@@ -105,11 +101,16 @@ def _rarest_pair(search: Search, plan: Plan, number: int) -> Focus:
 
 
 def _solve(search: Search, focus: Focus, seed: int, work: float = PARAMS.part_work) -> Plan | None:
+    plan = _found(search, focus, seed, work, None)
+    return None if plan is None else on_grid(search.quotient, search.grid, search.joins, plan)
+
+
+def _found(search: Search, focus: Focus, seed: int, work: float, policy: PolicyTerms | None) -> Plan | None:
+    """A plan that takes no longer than the one in focus."""
     task = replace(search.task(joins=True), upper=round(plan_end(focus.plan)))
     task = replace(task, lower=min(task.lower, task.upper))
     limits = replace(search.limits_for(1.0, work), seed=seed)
-    plan, _ = solve_joint(task, limits, focus.plan, focus=focus)
-    return None if plan is None else on_grid(search.quotient, search.grid, search.joins, plan)
+    return solve_joint(task, limits, focus.plan, focus=focus, policy=policy)[0]
 
 
 def _quality(search: Search, plan: Plan) -> tuple[float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from taccl_py.schedule.ir import Schedule
@@ -205,7 +205,7 @@ class Search:
 
     def limits_for(self, part: float, work: float | None) -> Limits:
         """Limits of one solve: a part of the time left, and an amount of work."""
-        return replace(self.limits.within(self.deadline.left * part, work))
+        return self.limits.within(self.deadline.left * part, work)
 
     def progress(self) -> Callable[[float], None]:
         """Return a callback that reports a solver's objective in microseconds."""

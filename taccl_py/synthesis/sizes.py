@@ -12,9 +12,10 @@ from itertools import chain
 
 import numpy as np
 
+from taccl_py.arrays import places_in_runs
 from taccl_py.solvers.classes import least_cost
 from taccl_py.solvers.limits import Limits
-from taccl_py.solvers.sparse import Coefficients, SparseProgram
+from taccl_py.solvers.sparse import Coefficients, Optimum, SparseProgram
 from taccl_py.tolerances import DIGITS
 
 
@@ -167,9 +168,7 @@ def _rows_of_waits(
     # Of every row, the places of its message's pieces in a list of all messages' pieces.
     row = np.arange(len(waits))
     of_piece = np.repeat(row, count[message])
-    place = np.arange(len(of_piece)) + np.repeat(
-        first[message] - np.cumsum(count[message]) + count[message], count[message]
-    )
+    place = np.repeat(first[message], count[message]) + places_in_runs(count[message])
     return Coefficients(
         np.concatenate([row, row, of_piece]),
         np.concatenate(
@@ -195,19 +194,21 @@ class ConstraintRows:
         self._row: list[int] = []
         self._column: list[int] = []
         self._value: list[float] = []
-        self.low: list[float] = []
-        self.high: list[float] = []
+        self._low: list[float] = []
+        self._high: list[float] = []
 
     def add(self, terms: Sequence[tuple[int, float]], low: float, high: float = math.inf) -> None:
         """Add a row."""
-        self._row += [len(self.low)] * len(terms)
+        self._row += [len(self._low)] * len(terms)
         self._column += [column for column, _ in terms]
         self._value += [value for _, value in terms]
-        self.low.append(low)
-        self.high.append(high)
+        self._low.append(low)
+        self._high.append(high)
 
-    def matrix(self) -> Coefficients:
-        """All entries."""
-        return Coefficients(
+    def least(self, column: int, limits: Limits) -> Optimum | None:
+        """Values of all columns for which the last one, of this number, is least; None if the limits came first."""
+        matrix = Coefficients(
             np.array(self._row, dtype=np.int64), np.array(self._column, dtype=np.int64), np.array(self._value)
         )
+        cost = np.append(np.zeros(column), 1.0)
+        return SparseProgram(cost, matrix, np.array(self._low), np.array(self._high)).solve(limits)

@@ -13,7 +13,6 @@ import numpy as np
 
 from taccl_py.arrays import FloatArray
 from taccl_py.solvers.limits import Limits
-from taccl_py.solvers.sparse import SparseProgram
 from taccl_py.synthesis.sizes import ConstraintRows
 
 
@@ -94,7 +93,5 @@ def _solved(
     for group in sorted({part.group for part in parts}):
         terms = [(column, part.amount) for column, part in enumerate(parts) if part.group == group]
         rows.add(terms, amounts[group], amounts[group])
-    cost = np.zeros(last + 1)
-    cost[last] = 1.0
-    optimum = SparseProgram(cost, rows.matrix(), np.array(rows.low), np.array(rows.high)).solve(limits)
+    optimum = rows.least(last, limits)
     return None if optimum is None else optimum.values

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from taccl_py.arrays import BoolArray, FloatArray, IntArray
+from taccl_py.arrays import BoolArray, FloatArray, IntArray, places_in_runs
 from taccl_py.solvers.max_flow import min_cut
 from taccl_py.synthesis.bounds.net import Net
 
@@ -173,7 +173,7 @@ def _places(net: Net) -> tuple[IntArray, IntArray, IntArray]:
     is_port = net.use_resource >= net.num_links
     owner, port = net.use_link[is_port], net.use_resource[is_port] - net.num_links
     count = np.bincount(owner, minlength=net.num_links)
-    return owner, port, np.arange(len(owner)) - (np.cumsum(count) - count)[owner]
+    return owner, port, places_in_runs(count)
 
 
 def _outward_ports(net: Net) -> BoolArray:

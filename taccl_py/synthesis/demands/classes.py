@@ -43,11 +43,14 @@ class ChunkClass:
 
     def cut(self, demand: DataDemand, pieces: int) -> list[tuple[Part, ...]]:
         """So many pieces of nearly the same size (fewer if there are not so many elements), as parts of chunks, in the order of the chunks."""
-        unit = demand.element_bytes
-        elements = self.size_bytes // unit
-        pieces = max(1, min(pieces, elements))
-        edges = [elements * i // pieces * unit for i in range(pieces + 1)]
-        return list(cut_stream(self.parts(demand), edges))
+        return cut_evenly(self.parts(demand), pieces, demand.element_bytes)
+
+
+def cut_evenly(parts: Sequence[Part], pieces: int, unit: int) -> list[tuple[Part, ...]]:
+    """A stream of parts of chunks in so many pieces of nearly the same size, fewer if there are not so many elements of `unit` bytes."""
+    elements = sum(size for *_, size in parts) // unit
+    pieces = max(1, min(pieces, elements))
+    return list(cut_stream(parts, [elements * i // pieces * unit for i in range(pieces + 1)]))
 
 
 def cut_stream(parts: Sequence[Part], edges: Sequence[int]) -> Iterator[tuple[Part, ...]]:

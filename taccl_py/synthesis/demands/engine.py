@@ -181,25 +181,21 @@ class _DemandSearch:
     @property
     def ended(self) -> bool:
         """True if time is over, or nothing much better exists."""
-        return self.best is not None and (
-            self._over() or self.best.makespan_us <= self._bound.time_us * (1 + PARAMS.enough_gap)
-        )
+        return self.best is not None and (self._over() or self._is_within(PARAMS.enough_gap))
 
     @property
     def is_far(self) -> bool:
         """True if there is time, and the best schedule is far enough from the bound to look for another."""
-        return self.best is not None and not (
-            self._over() or self.best.makespan_us <= self._bound.time_us * (1 + self._near_gap)
-        )
+        return self.best is not None and not (self._over() or self._is_within(self._near_gap))
 
     @property
     def is_settled(self) -> bool:
         """True if a good part of the budget is spent, and the best schedule is near the bound."""
-        return (
-            self.best is not None
-            and self.best.makespan_us <= self._bound.time_us * (1 + PARAMS.near_gap)
-            and self._deadline.left <= PARAMS.settling * self._limits.seconds
-        )
+        return self._is_within(PARAMS.near_gap) and self._deadline.left <= PARAMS.settling * self._limits.seconds
+
+    def _is_within(self, gap: float) -> bool:
+        """True if the best schedule is so near the bound."""
+        return self.best is not None and self.best.makespan_us <= self._bound.time_us * (1 + gap)
 
     def even_out(self) -> None:
         """Take note that NICs of a large demand have been evened out, beside which trees and the schedule of a collective gain little."""

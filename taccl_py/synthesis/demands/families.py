@@ -17,7 +17,7 @@ from taccl_py.synthesis.demands.exact import fits_exactly
 from taccl_py.synthesis.demands.flood import can_flood, flooded
 from taccl_py.synthesis.demands.mirror import mirrored_classes, run_backwards
 from taccl_py.synthesis.demands.multicast import multicast_plans
-from taccl_py.synthesis.demands.packing import DemandPacking, packed_pieces
+from taccl_py.synthesis.demands.packing import DemandPacking, packed_pieces, pieces_by_time
 from taccl_py.synthesis.demands.params import PARAMS
 from taccl_py.synthesis.demands.plan import DemandPlan, RoutedPiece, bundled, plan_of
 from taccl_py.synthesis.demands.staged import LISTED, PROGRAMMED, STEPPED, staged_plans
@@ -188,7 +188,7 @@ class PlanFamilies:
         found: list[list[RoutedPiece]] = []
         for count in PARAMS.trees:
             for shortness in PARAMS.shortness:
-                wished = [_pieces_of(each, slowest_us, self.whole_us / count) for each in self.classes]
+                wished = [pieces_by_time(each.size_bytes, slowest_us, self.whole_us / count) for each in self.classes]
                 pieces = _few(wished, PARAMS.most_looks // len(links))
                 if (pieces, shortness) not in tried:
                     tried.add((pieces, shortness))
@@ -241,11 +241,6 @@ def _of_floods(topology: Topology, demand: DataDemand, classes: Sequence[ChunkCl
         if schedule is None:
             return
         yield schedule
-
-
-def _pieces_of(each: ChunkClass, slowest_us: float, piece_us: float) -> int:
-    """Pieces of a class that each take about so long where a megabyte takes longest."""
-    return max(1, round(each.size_bytes / BYTES_PER_MB * slowest_us / max(piece_us, 1e-9)))
 
 
 def route_pieces(

@@ -105,9 +105,14 @@ def packed_pieces(
             size = sum(size for *_, size in parts)
             if size:
                 slowest_us = max(topology.us_per_mb(edge.link) for edge in tree.edges)
-                count = max(1, round(size / BYTES_PER_MB * slowest_us / max(piece_us, 1e-9)))
+                count = pieces_by_time(size, slowest_us, piece_us)
                 found += RoutedPiece(parts, tree.edges, 0.0).split(count, demand.element_bytes)
     return found
+
+
+def pieces_by_time(size_bytes: int, slowest_us: float, piece_us: float) -> int:
+    """Number of pieces that each take about so long where a megabyte takes longest."""
+    return max(1, round(size_bytes / BYTES_PER_MB * slowest_us / max(piece_us, 1e-9)))
 
 
 def _parts_of(demand: DataDemand, each: ChunkClass, trees: Sequence[PackedTree]) -> list[tuple[Part, ...]]:

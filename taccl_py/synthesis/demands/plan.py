@@ -9,7 +9,7 @@ from functools import cached_property
 from taccl_py.demand import DataDemand
 from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.solvers.limits import Over
-from taccl_py.synthesis.demands.classes import DemandCut, Part, cut_stream
+from taccl_py.synthesis.demands.classes import DemandCut, Part, cut_evenly
 from taccl_py.synthesis.demands.dispatch import MessageCosts, PlannedMessage, dispatch_plan, makespan_us, timed_messages
 from taccl_py.synthesis.demands.params import PARAMS
 from taccl_py.synthesis.demands.trees import TreeEdge
@@ -120,11 +120,8 @@ class RoutedPiece:
 
     def split(self, count: int, unit: int) -> list[RoutedPiece]:
         """So many pieces (fewer if there are not so many elements of `unit` bytes) that follow each other over the same messages."""
-        elements = sum(size for _, _, size in self.parts) // unit
-        count = min(count, elements)
-        edges = [elements * i // count * unit for i in range(count + 1)]
-        streams = cut_stream(self.parts, edges)
-        return [RoutedPiece(parts, self.edges, self.rank + index / count) for index, parts in enumerate(streams)]
+        cut = cut_evenly(self.parts, count, unit)
+        return [RoutedPiece(parts, self.edges, self.rank + index / len(cut)) for index, parts in enumerate(cut)]
 
 
 def plan_of(topology: Topology, demand: DataDemand, pieces: Sequence[RoutedPiece]) -> DemandPlan:

@@ -297,16 +297,18 @@ class _Halves:
         deadline = limits.deadline()
         sums = self._routings(gathered, solve, limits.within(deadline.left / 2), backwards=True)
         copies = self._routings(copied, solve, limits.within(deadline.left), backwards=False)
-        return [self._plan(*sums[min(i, len(sums) - 1)], *copies[min(i, len(copies) - 1)])
-                for i in range(max(len(sums), len(copies)) if sums and copies else 0)]  # fmt: skip
+        if not sums or not copies:
+            return []
+        most = max(len(sums), len(copies))
+        return [self._plan(sums[min(i, len(sums) - 1)], copies[min(i, len(copies) - 1)]) for i in range(most)]
 
     def _routings(
         self, classes: dict[int, ChunkClass | None], solve: _Solve, limits: Limits, *, backwards: bool
-    ) -> list[tuple[_Routing]]:
+    ) -> list[_Routing]:
         """Links of the pieces of a half in each of some plans, times turned back where they are of the reversed machine."""
         asked = {number: each for number, each in classes.items() if each is not None}
         if not asked:
-            return [({},)]
+            return [{}]
         machine = self._topology.reversed() if backwards else self._topology
         ends = [self._turned(each) if backwards else (each.terms[0], each.wants) for each in asked.values()]
         traffic = PieceTraffic(machine.num_ranks, tuple(held for held, _ in ends), tuple(wants for _, wants in ends))
@@ -316,15 +318,15 @@ class _Halves:
         found = []
         for plan in solve(half, limits):
             routing = half.routing(plan)
-            found.append((
+            found.append(
                 {
                     number: {
                         links[link]: replace(one, start=-one.start) if backwards else one
                         for link, one in routing.get(place, {}).items()
                     }
                     for place, number in enumerate(asked)
-                },
-            ))  # fmt: skip
+                }
+            )
         return found
 
     def _turned(self, each: ChunkClass) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -84,17 +84,17 @@ class TreeBuilder:
     @cached_property
     def leaving(self) -> list[list[tuple[int, int]]]:
         """Of each rank the ranks that its links lead to, and these links."""
-        found: list[list[tuple[int, int]]] = [[] for _ in range(self._topology.num_ranks)]
-        for index, link in enumerate(self._topology.links):
-            found[link.src].append((link.dst, index))
-        return found
+        return self._adjacent([(link.src, link.dst) for link in self._topology.links])
 
     @cached_property
     def entering(self) -> list[list[tuple[int, int]]]:
         """Of each rank the ranks that links lead from, and these links."""
+        return self._adjacent([(link.dst, link.src) for link in self._topology.links])
+
+    def _adjacent(self, ends: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
         found: list[list[tuple[int, int]]] = [[] for _ in range(self._topology.num_ranks)]
-        for index, link in enumerate(self._topology.links):
-            found[link.dst].append((link.src, index))
+        for index, (one, other) in enumerate(ends):
+            found[one].append((other, index))
         return found
 
     def _grow(

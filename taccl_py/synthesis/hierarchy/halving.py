@@ -17,10 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise, product
 
-import numpy as np
-
 from taccl_py.solvers.limits import Limits
-from taccl_py.solvers.sparse import SparseProgram
 from taccl_py.synthesis.apportion import apportion
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.gather import add_up, hand_out
@@ -349,10 +346,7 @@ class _Planner:
         for resource in (INSIDE, ACROSS):
             for before, after in pairwise(number for number in order if tasks[number].resource == resource):
                 follows(len(sizes) + after, before)
-        objective = np.zeros(end + 1)
-        objective[end] = 1.0
-        program = SparseProgram(objective, rows.matrix(), np.array(rows.low), np.array(rows.high))
-        optimum = program.solve(limits)
+        optimum = rows.least(end, limits)
         if optimum is None:
             return None
         return [max(float(value), 1e-9) * BYTES_PER_MB for value in optimum.values[: len(sizes)].round(DIGITS)]

@@ -16,7 +16,7 @@ from taccl_py.synthesis.hierarchy.params import PARAMS as HIERARCHY_PARAMS
 from taccl_py.synthesis.hierarchy.relays import node_turns
 from taccl_py.synthesis.matching.fabric import resource_orbits
 from taccl_py.synthesis.matching.params import PARAMS
-from taccl_py.synthesis.templates.messages import TemplateMessages, as_untimed, cut
+from taccl_py.synthesis.templates.messages import TemplateMessages, as_untimed, cut_by_most
 from taccl_py.synthesis.templates.packing import most_packed
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.translations import Translations
@@ -74,8 +74,7 @@ def _timed(cluster: LaneCluster, orbits: IntArray, planned: TemplateMessages) ->
         claims = [(int(orbits[resource]), resource) for resource in topology.resources_of[message.link]]
         if len({orbit for orbit, _ in claims}) < len(claims):
             return None
-        for part in cut(len(message.chunks), -(-len(message.chunks) // most)):
-            chunks = tuple(message.chunks[place] for place in part)
+        for chunks in cut_by_most(message.chunks, most):
             size_bytes = len(chunks) * chunk_bytes
             known_us = (came_us.get((chunk, link.src), 0.0) for chunk in chunks)
             start_us = max(*known_us, *(free_us.get(orbit, 0.0) for orbit, _ in claims))

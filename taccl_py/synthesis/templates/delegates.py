@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages, in_turn
-from taccl_py.synthesis.templates.patterns import DOUBLING, Axis, axis, exchange, spread
+from taccl_py.synthesis.templates.patterns import DOUBLING, Axis, Groups, axis, exchange, spread
 from taccl_py.synthesis.templates.site import TemplateSite
-
-Groups = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +89,9 @@ class Delegates:
         return (*before, *after)
 
 
-def _bits(size: int) -> tuple[int, ...]:
-    return tuple(1 << bit for bit in range((size - 1).bit_length()))
-
-
 def flipped(begin: int, end: int, size: int) -> tuple[int, ...]:
     """Places from one to the other, one bit after the other; the same place again where a bit is right."""
     found = [begin]
-    for bit in _bits(size):
-        found.append(found[-1] ^ ((begin ^ end) & bit))
+    for bit in range((size - 1).bit_length()):
+        found.append(found[-1] ^ ((begin ^ end) & (1 << bit)))
     return tuple(found)

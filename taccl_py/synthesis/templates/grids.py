@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from taccl_py.synthesis.templates.patterns import DIRECT, PATTERNS, RING, Axis, axis
+from taccl_py.synthesis.templates.patterns import DIRECT, PATTERNS, RING, Axis, Groups, axis
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.model import Topology
-
-Groups = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)

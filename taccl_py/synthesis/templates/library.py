@@ -15,7 +15,7 @@ from taccl_py.schedule.timing import build_schedule
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.restrict import find_allowed_links
 from taccl_py.synthesis.sums import adds_up
-from taccl_py.synthesis.templates.messages import TemplateMessage, TemplatePlan, as_untimed, cut, turned
+from taccl_py.synthesis.templates.messages import TemplateMessage, TemplatePlan, as_untimed, cut_by_most, turned
 from taccl_py.synthesis.templates.packing import packed_parts
 from taccl_py.synthesis.templates.pairs import alltoall_plans
 from taccl_py.synthesis.templates.params import PARAMS
@@ -180,8 +180,8 @@ def _packed(demand: Demand, chunk_bytes: float, message: UntimedMessage) -> Iter
     if not is_small(demand.topology, message.link, len(message.chunks) * chunk_bytes):
         yield message
         return
-    for part in cut(len(message.chunks), -(-len(message.chunks) // demand.message_chunks)):
-        yield replace(message, chunks=tuple(message.chunks[place] for place in part), packed=True)
+    for chunks in cut_by_most(message.chunks, demand.message_chunks):
+        yield replace(message, chunks=chunks, packed=True)
 
 
 def _busiest_us(topology: Topology, chunk_bytes: float, untimed: list[UntimedMessage]) -> float:

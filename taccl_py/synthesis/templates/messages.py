@@ -6,7 +6,7 @@ A template is written in messages between ranks with planned times of which only
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from taccl_py.schedule.layout import UntimedMessage
@@ -122,6 +122,12 @@ def cut(num_chunks: int, num_pieces: int) -> tuple[tuple[int, ...], ...]:
     """Chunks 0..n-1 as so many runs of neighbours, as equal as they can be."""
     borders = [num_chunks * i // num_pieces for i in range(num_pieces + 1)]
     return tuple(tuple(range(borders[i], borders[i + 1])) for i in range(num_pieces))
+
+
+def cut_by_most(chunks: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
+    """Chunks as runs of so many at most, as equal as they can be."""
+    for part in cut(len(chunks), -(-len(chunks) // most)):
+        yield tuple(chunks[place] for place in part)
 
 
 def as_untimed(topology: Topology, chunk_bytes: float, messages: TemplateMessages) -> list[UntimedMessage] | None:

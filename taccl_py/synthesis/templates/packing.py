@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from taccl_py.schedule.layout import UntimedMessage
-from taccl_py.synthesis.templates.messages import cut
+from taccl_py.synthesis.templates.messages import cut_by_most
 from taccl_py.synthesis.templates.params import PARAMS
 
 
@@ -30,8 +30,8 @@ def packed_parts(message: UntimedMessage, chunk_bytes: float, message_chunks: in
         packed = number * chunk_bytes <= PARAMS.most_packed_bytes
         yield message if packed == message.packed else replace(message, packed=packed)
     else:
-        for part in cut(number, parts):
-            yield replace(message, chunks=tuple(message.chunks[place] for place in part), packed=True)
+        for chunks in cut_by_most(message.chunks, most):
+            yield replace(message, chunks=chunks, packed=True)
 
 
 def chunk_runs(chunks: Sequence[int]) -> list[tuple[int, int]]:

@@ -14,6 +14,9 @@ from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessa
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.model import Topology
 
+# Disjoint groups of ranks, all of one size.
+Groups = tuple[tuple[int, ...], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Pass:
@@ -39,7 +42,7 @@ class Axis:
     """
 
     name: str
-    groups: tuple[tuple[int, ...], ...]
+    groups: Groups
     steps: tuple[tuple[Pass, ...], ...]
 
 
@@ -47,7 +50,7 @@ DIRECT, RING, DOUBLING = "direct", "ring", "doubling"
 PATTERNS = (DIRECT, DOUBLING, RING)
 
 
-def axis(site: TemplateSite, name: str, groups: tuple[tuple[int, ...], ...]) -> Axis | None:
+def axis(site: TemplateSite, name: str, groups: Groups) -> Axis | None:
     """Axis on which all groups follow one pattern, or None where links for it are missing.
 
     Parameters
@@ -135,9 +138,7 @@ def spread(axes: tuple[Axis, ...], held: Mapping[int, tuple[int, ...]]) -> Templ
     return tuple(messages)
 
 
-def exchange(
-    site: TemplateSite, groups: tuple[tuple[int, ...], ...], name: str, chunks: tuple[int, ...]
-) -> TemplateMessages | None:
+def exchange(site: TemplateSite, groups: Groups, name: str, chunks: tuple[int, ...]) -> TemplateMessages | None:
     """Sum chunks within each group by exchanging partial sums, everyone at the same time.
 
     None where links are missing, or where those of a step share a port, which lets the first sums arrive before the last ones leave.
@@ -158,7 +159,7 @@ def exchange(
     return tuple(messages)
 
 
-def _at_once(site: TemplateSite, groups: tuple[tuple[int, ...], ...], num_bytes: float) -> bool:
+def _at_once(site: TemplateSite, groups: Groups, num_bytes: float) -> bool:
     """True if everyone in each group can send to all others before anything arrives, if all of it goes in one piece or in many.
 
     Said of all that have parallel links, too, whose ports may be different ones.

@@ -18,8 +18,8 @@ from taccl_py.synthesis.templates.messages import (
     shifted,
 )
 from taccl_py.synthesis.templates.params import PARAMS
-from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING, RING, Axis, axis, spread
-from taccl_py.synthesis.templates.site import IsUsefulAt, TemplateSite
+from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING, RING, Axis, Groups, axis, spread
+from taccl_py.synthesis.templates.site import Edge, IsUsefulAt, TemplateSite
 from taccl_py.topology.model import Topology
 
 
@@ -248,7 +248,7 @@ class Camp:
     """
 
     name: str
-    members: tuple[tuple[int, ...], ...]
+    members: Groups
     leaders: tuple[int, ...]
     inside: Axis | None
     across: Axis
@@ -286,16 +286,14 @@ class _MessageSort:
     across_us: tuple[float, ...]
 
 
-def _sort_of_leader(site: TemplateSite, members: tuple[tuple[int, ...], ...], position: int) -> _MessageSort:
+def _sort_of_leader(site: TemplateSite, members: Groups, position: int) -> _MessageSort:
     leaders = [ranks[position] for ranks in members]
     edges = site.tree((leaders[0],), members[0], site.chunk_bytes) or ()
     across = (site.cost_us.get((leaders[0], other), math.inf) for other in leaders[1:])
     return _MessageSort(max((edge.end_us for edge in edges), default=math.inf), tuple(across))
 
 
-def _camp(
-    site: TemplateSite, members: tuple[tuple[int, ...], ...], inside: Axis | None, position: int
-) -> Iterator[Camp]:
+def _camp(site: TemplateSite, members: Groups, inside: Axis | None, position: int) -> Iterator[Camp]:
     nodes = site.topology.num_nodes
     leaders = tuple(ranks[position] for ranks in members)
     in_node = len(leaders) // nodes
@@ -306,7 +304,7 @@ def _camp(
         yield Camp(name, members, leaders, inside, across, local if in_node > 1 else None)
 
 
-def _first_axis(site: TemplateSite, groups: tuple[tuple[int, ...], ...]) -> Axis | None:
+def _first_axis(site: TemplateSite, groups: Groups) -> Axis | None:
     """Doubling if possible, else direct, else around."""
     found = (axis(site, name, groups) for name in (DOUBLING, DIRECT, RING))
     return next((each for each in found if each is not None), None)
@@ -364,6 +362,9 @@ def handed_out(
 ) -> TemplateMessages | None:
     """Chunks from one rank to all of the ranks along a tree; None if some rank cannot be reached."""
     edges = site.tree((root,), ranks, len(chunks) * site.chunk_bytes)
-    if edges is None:
-        return None
+    return None if edges is None else along(edges, chunks)
+
+
+def along(edges: Iterable[Edge], chunks: tuple[int, ...]) -> TemplateMessages:
+    """Chunks along all edges of a tree."""
     return tuple(TemplateMessage(edge.src, edge.dst, chunks, edge.start_us, edge.end_us) for edge in edges)

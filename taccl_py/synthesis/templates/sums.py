@@ -13,7 +13,6 @@ from math import prod
 from taccl_py.synthesis.templates.delegates import Delegates
 from taccl_py.synthesis.templates.grids import RankGrid, Walk, grids, walks
 from taccl_py.synthesis.templates.messages import (
-    TemplateMessage,
     TemplateMessages,
     TemplatePlan,
     cut,
@@ -23,10 +22,10 @@ from taccl_py.synthesis.templates.messages import (
     turned,
 )
 from taccl_py.synthesis.templates.params import PARAMS
-from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING, exchange, spread
+from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING, Groups, exchange, spread
 from taccl_py.synthesis.templates.roots import broadcast_plans, center
 from taccl_py.synthesis.templates.site import IsUsefulAt, TemplateSite
-from taccl_py.synthesis.templates.spreading import Camp, camps, handed_out, sparse_plans
+from taccl_py.synthesis.templates.spreading import Camp, along, camps, handed_out, sparse_plans
 from taccl_py.synthesis.templates.torus import torus_plans
 
 
@@ -95,9 +94,7 @@ def _crosswise(site: TemplateSite, grid: RankGrid, chunks_per_rank: int) -> Iter
             yield TemplatePlan(chunks_per_rank, messages, f"exchange crosswise {grid.name}")
 
 
-def _exchanged(
-    site: TemplateSite, groups: tuple[tuple[int, ...], ...], name: str, chunks: tuple[int, ...]
-) -> TemplateMessages | None:
+def _exchanged(site: TemplateSite, groups: Groups, name: str, chunks: tuple[int, ...]) -> TemplateMessages | None:
     """Exchange by a pattern, else by the other one."""
     other = DOUBLING if name == DIRECT else DIRECT
     messages = exchange(site, groups, name, chunks)
@@ -161,7 +158,7 @@ def _meetings(site: TemplateSite, chunks_per_rank: int) -> Iterator[TemplatePlan
             continue
         end_us = max(edge.end_us for edge in edges)
         if len(hosts) not in best or end_us < best[len(hosts)][0]:
-            out = tuple(TemplateMessage(edge.src, edge.dst, chunks, edge.start_us, edge.end_us) for edge in edges)
+            out = along(edges, chunks)
             best[len(hosts)] = (end_us, in_turn(turned(out, reduce=True), among, out))
     for number, (_, messages) in sorted(best.items()):
         yield TemplatePlan(chunks_per_rank, messages, f"meeting of {number}")
