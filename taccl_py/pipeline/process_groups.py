@@ -19,7 +19,7 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.demands import KnownDemand
 from taccl_py.synthesis.engine import Events, Proof
-from taccl_py.synthesis.matching.attempts import ROUTED
+from taccl_py.synthesis.reversal import ROUTED
 from taccl_py.synthesis.together import (
     GroupMember,
     GroupTask,

@@ -15,6 +15,16 @@ from taccl_py.synthesis.engine import Demand, Engine, Events, Options, Proof, Sy
 from taccl_py.synthesis.known import known_bound
 from taccl_py.topology.model import Topology
 
+# What is routed for each collective: sums are copies run backwards.
+ROUTED = {
+    Kind.BROADCAST: Kind.BROADCAST,
+    Kind.REDUCE: Kind.BROADCAST,
+    Kind.ALLGATHER: Kind.ALLGATHER,
+    Kind.REDUCESCATTER: Kind.ALLGATHER,
+    Kind.ALLREDUCE: Kind.ALLGATHER,
+    Kind.ALLTOALL: Kind.ALLTOALL,
+}
+
 
 def reduce_by_broadcast(engine: Engine, demand: Demand, options: Options, events: Events) -> Synthesis:
     """The answer for a Reduce of an engine that knows Broadcast.

@@ -85,21 +85,19 @@ def levelled(topology: Topology) -> Topology | None:
 
 
 def _with_alike_nodes(topology: Topology, choose: Choice) -> Topology | None:
-    sizes = {len(ranks) for ranks in topology.node_ranks}
-    if topology.num_nodes == 1 or len(sizes) > 1 or has_alike_nodes(topology):
-        return None
-    ports = NodePorts.of(topology)
+    ports = _uneven_ports(topology) if topology.has_even_nodes else None
     return None if ports is None else _unless_the_same(topology, ports, choose, (0,) * topology.num_nodes)
 
 
 def _with_alike_sorts(topology: Topology) -> Topology | None:
-    if topology.num_nodes == 1 or has_alike_nodes(topology):
-        return None
-    ports = NodePorts.of(topology)
-    if ports is None:
-        return None
-    sort_of = sorts_of_nodes(topology, ports)
-    return None if len(set(sort_of)) == 1 else _unless_the_same(topology, ports, min, sort_of)
+    ports = _uneven_ports(topology)
+    sort_of = () if ports is None else sorts_of_nodes(topology, ports)
+    return _unless_the_same(topology, ports, min, sort_of) if ports is not None and len(set(sort_of)) > 1 else None
+
+
+def _uneven_ports(topology: Topology) -> NodePorts | None:
+    """Ports of nodes that symmetry does not show to be alike; None without several such nodes, or if a port is of no one node."""
+    return None if topology.num_nodes == 1 or has_alike_nodes(topology) else NodePorts.of(topology)
 
 
 def costs_of(topology: Topology, link: int) -> tuple[object, ...]:

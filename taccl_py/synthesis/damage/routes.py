@@ -121,7 +121,7 @@ class Damage:
         """Part of the bandwidth of a block's links that is left, where that is least; 0 where one is gone."""
         whole, left = self.plan.topology, self.topology
         found = 1.0
-        for link in {self.plan.messages[number].link for number in block.messages} & self.changed:
+        for link in self._crossed(block):
             image = self.images[link]
             if image is None:
                 return 0.0
@@ -131,9 +131,12 @@ class Damage:
 
     def met_ranks(self, block: ChunkBlock) -> set[int]:
         """Ranks at both ends of the changed links that a block crosses."""
-        crossed = {self.plan.messages[number].link for number in block.messages} & self.changed
         links = self.plan.topology.links
-        return {rank for link in crossed for rank in (links[link].src, links[link].dst)}
+        return {rank for link in self._crossed(block) for rank in (links[link].src, links[link].dst)}
+
+    def _crossed(self, block: ChunkBlock) -> set[int]:
+        """Changed links that a block crosses."""
+        return {self.plan.messages[number].link for number in block.messages} & self.changed
 
     def exchanges(self, block: ChunkBlock, partners: ExchangePartners) -> Iterator[Exchange]:
         """Ways to let others stand in for the damaged ranks that a block meets; none where it meets none."""

@@ -187,7 +187,7 @@ class _FlowRun:
 
 def _restarts(search: Search, load_us: float, most: int, arcs: int) -> Iterator[tuple[float, int]]:
     """Random change and seed of each order that is tried, the first one plain, until one is close to the load of the fullest resource."""
-    for i in range(_count(search, most, arcs)):
+    for i in range(max(PARAMS.fewest_restarts, min(most, arcs // max(1, search.quotient.num_arcs)))):
         if i and _enough(search, load_us):
             return
         yield (COMMON.jitter if i else 0.0), search.limits.seed + i
@@ -215,10 +215,6 @@ def _order_joined(search: Search, load_us: float) -> None:
     if search.best is not None and not _enough(search, load_us):
         regroup(search)
         improve(search, min(PARAMS.most_rounds, PARAMS.round_arcs // max(1, quotient.num_arcs)))
-
-
-def _count(search: Search, most: int, arcs: int) -> int:
-    return max(PARAMS.fewest_restarts, min(most, arcs // max(1, search.quotient.num_arcs)))
 
 
 def _enough(search: Search, load_us: float) -> bool:

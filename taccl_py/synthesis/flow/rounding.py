@@ -59,19 +59,13 @@ class Rounding:
     def to_parts(self, parts: int, limits: Limits) -> Routing:
         """Best routing found with so many parts for each pair, every part a message of its own on every link."""
         part_bytes = self._problem.chunk_bytes / parts
-        loads = [
-            [self._load(path.links, part_bytes, pair.members, with_alpha=True) for path in pair.paths]
-            for pair in self._pairs
-        ]
+        loads = self._path_loads(part_bytes, with_alpha=True)
         return self._routing(_RoundingProgram(self._pairs, loads, parts), part_bytes, limits)
 
     def gathered(self, limits: Limits) -> Routing:
         """Best routing found when all that crosses a link does so in one message."""
         part_bytes = self._problem.chunk_bytes
-        loads = [
-            [self._load(path.links, part_bytes, pair.members, with_alpha=False) for path in pair.paths]
-            for pair in self._pairs
-        ]
+        loads = self._path_loads(part_bytes, with_alpha=False)
         openings: dict[int, dict[int, float]] = {}
         used: list[list[frozenset[int]]] = []
         for pair in self._pairs:
@@ -80,6 +74,13 @@ class Rounding:
                 if link not in openings:
                     openings[link] = self._load((link,), 0.0, int(self._members[link]), with_alpha=True)
         return self._routing(_RoundingProgram(self._pairs, loads, 1, openings, used), part_bytes, limits)
+
+    def _path_loads(self, part_bytes: float, *, with_alpha: bool) -> list[list[dict[int, float]]]:
+        """Load of a part on each path, [pair][path]."""
+        return [
+            [self._load(path.links, part_bytes, pair.members, with_alpha=with_alpha) for path in pair.paths]
+            for pair in self._pairs
+        ]
 
     def _load(self, links: tuple[int, ...], part_bytes: float, members: int, *, with_alpha: bool) -> dict[int, float]:
         """Load in us that a message on each of these links, with all its images, adds to every resource, by orbit."""

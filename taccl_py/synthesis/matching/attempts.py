@@ -26,18 +26,9 @@ from taccl_py.synthesis.matching.flood import ChunkPriority, FloodRule, flood
 from taccl_py.synthesis.matching.params import PARAMS
 from taccl_py.synthesis.matching.regrow import RegrowTask, regrown
 from taccl_py.synthesis.params import COMMON
+from taccl_py.synthesis.reversal import ROUTED
 from taccl_py.topology.model import Topology
 from taccl_py.work import count_seconds, work_set_aside
-
-# Which collective is routed in place of each: sums are copies run backwards.
-ROUTED = {
-    Kind.BROADCAST: Kind.BROADCAST,
-    Kind.REDUCE: Kind.BROADCAST,
-    Kind.ALLGATHER: Kind.ALLGATHER,
-    Kind.REDUCESCATTER: Kind.ALLGATHER,
-    Kind.ALLREDUCE: Kind.ALLGATHER,
-    Kind.ALLTOALL: Kind.ALLTOALL,
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from taccl_py.schedule.transform import dispatched
 from taccl_py.synthesis.bounds import Bound, require_ways
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.known import bound_of
-from taccl_py.synthesis.matching.attempts import ROUTED, Attempts, MatchingVariant
+from taccl_py.synthesis.matching.attempts import Attempts, MatchingVariant
 from taccl_py.synthesis.matching.background_bound import bound_beside
 from taccl_py.synthesis.matching.fabric import Fabric
 from taccl_py.synthesis.matching.least import least_us
@@ -38,6 +38,7 @@ from taccl_py.synthesis.matching.params import PARAMS
 from taccl_py.synthesis.matching.rails import rail_schedule
 from taccl_py.synthesis.matching.regrow import affordable_tries
 from taccl_py.synthesis.matching.replicate import replicate, why_not
+from taccl_py.synthesis.reversal import ROUTED
 from taccl_py.synthesis.uneven import fit_to_size, usable_counts
 from taccl_py.tolerances import RELATIVE
 from taccl_py.topology.translations import translations_of

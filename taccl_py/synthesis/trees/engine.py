@@ -30,7 +30,7 @@ from taccl_py.synthesis.bounds import Bound, demand_bound, raised
 from taccl_py.synthesis.bounds.net import Net, OrbitMembers
 from taccl_py.synthesis.bounds.roots import RootPacking, pack_roots, short_root_packings
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
-from taccl_py.synthesis.reversal import reduce_by_broadcast
+from taccl_py.synthesis.reversal import ROUTED, reduce_by_broadcast
 from taccl_py.synthesis.templates.messages import cut
 from taccl_py.synthesis.trees.bettering import Bettering
 from taccl_py.synthesis.trees.hub import hub_of, shared_out
@@ -50,7 +50,7 @@ from taccl_py.synthesis.trees.shared_trees import SharedTreeSetFinder, shared_tr
 from taccl_py.synthesis.trees.taper import TaperedTreeSet, TaperSearch, even_tree_sets, uneven_tree_set
 from taccl_py.synthesis.trees.through_roots import RootSearch, pieces_through_roots
 from taccl_py.synthesis.trees.transfers import PieceTransfer, gather_transfers, reduce_transfers
-from taccl_py.synthesis.trees.tree_packing import ROUTED, TreePacking
+from taccl_py.synthesis.trees.tree_packing import KINDS, TreePacking
 from taccl_py.synthesis.trees.turnaround import turned_around
 from taccl_py.synthesis.trees.work import StagesOnly, TreeSearch
 from taccl_py.synthesis.uneven import PARAMS as UNEVEN
@@ -68,8 +68,8 @@ _RULES = (
 
 def synthesize_trees(demand: Demand, options: Options, events: Events) -> Synthesis:
     """Engine entry point; see `taccl_py.synthesis.engine.Engine`. Without a number of chunks it chooses one."""
-    if demand.kind not in ROUTED:
-        raise InputError(f"engine trees is for {', '.join(ROUTED)}, found {demand.kind}; use --engine milp or flow")
+    if demand.kind not in KINDS:
+        raise InputError(f"engine trees is for {', '.join(KINDS)}, found {demand.kind}; use --engine milp or flow")
     if options.trees is not None and (demand.chunks_per_rank or options.trees) % options.trees:
         raise InputError(
             f"{demand.chunks_per_rank} chunks cannot be shared by {options.trees} trees; make --chunks a multiple of --trees",

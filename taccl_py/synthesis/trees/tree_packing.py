@@ -8,6 +8,7 @@ from functools import cached_property
 from taccl_py.collective import Collective, Kind
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.problem import Problem
+from taccl_py.synthesis.reversal import ROUTED
 from taccl_py.synthesis.trees.disjoint import disjoint_trees, least_whole_load_us, shares_only_links
 from taccl_py.synthesis.trees.hub import both_directions
 from taccl_py.synthesis.trees.network import CapacityNetwork
@@ -17,11 +18,7 @@ from taccl_py.synthesis.trees.rounding import TreeSet, least_load_us, round_pack
 from taccl_py.synthesis.trees.turnaround import is_own_reverse
 from taccl_py.synthesis.trees.work import TreeSearch
 
-# What is routed for each collective; sums are its reverse.
-ROUTED = {
-    Kind.BROADCAST: Kind.BROADCAST, Kind.REDUCE: Kind.BROADCAST, Kind.ALLGATHER: Kind.ALLGATHER,
-    Kind.REDUCESCATTER: Kind.ALLGATHER, Kind.ALLREDUCE: Kind.ALLGATHER,
-}  # fmt: skip
+KINDS = tuple(kind for kind in ROUTED if kind is not Kind.ALLTOALL)
 
 
 class TreePacking:
