@@ -512,5 +512,4 @@ def _joined(answers: list[Synthesis], bound: Bound, seconds: float) -> Synthesis
     )
     near = unlike([best.schedule, *near])[1 : COMMON.most_runners_up + 1]
     near += [answer.schedule for answer in answers[1:] if not any(answer.schedule is other for other in near)]
-    proof = Proof.of(fastest_us, bound)
-    return Synthesis(best.schedule, bound, proof, best.solver, {"race": seconds}, tuple(near))
+    return Synthesis.of([best.schedule, *near], bound, best.solver, {"race": seconds})

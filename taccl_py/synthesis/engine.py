@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -180,6 +180,17 @@ class Synthesis:
     stage_seconds: Mapping[str, float]
     runners_up: tuple[Schedule, ...] = ()
     kept: int = 0
+
+    @staticmethod
+    def of(found: Sequence[Schedule], bound: Bound, solver: str, stage_seconds: Mapping[str, float]) -> Synthesis:
+        """Answer with the first of some schedules, proved as far as the bound goes; the others are runners-up."""
+        return Synthesis(found[0], bound, Proof.FEASIBLE, solver, stage_seconds).with_schedules(found)
+
+    def with_schedules(self, found: Sequence[Schedule]) -> Synthesis:
+        """The same answer with other schedules, the best one first."""
+        best, *others = found
+        proof = Proof.of(best.makespan_us, self.bound)
+        return replace(self, schedule=best, proof=proof, runners_up=tuple(others))
 
     @property
     def gap(self) -> float:

@@ -19,7 +19,7 @@ from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.schedule.timing import PlanDependences
 from taccl_py.schedule.transform import untimed_messages
 from taccl_py.solvers.limits import Limits, Over
-from taccl_py.synthesis.engine import Demand, Proof, Synthesis
+from taccl_py.synthesis.engine import Demand, Synthesis
 from taccl_py.synthesis.sums import adds_up
 from taccl_py.tolerances import RELATIVE
 from taccl_py.topology.translations import translations_of
@@ -74,10 +74,7 @@ def with_better_starts(answer: Synthesis, demand: Demand, limits: Limits) -> Syn
     if has_order or is_regular or is_near or len(schedule.messages) > PARAMS.most_messages or over():
         return answer
     better = searched_schedule(schedule, limits.seed, over)
-    if better is schedule:
-        return answer
-    proof = Proof.of(better.makespan_us, answer.bound)
-    return replace(answer, schedule=better, proof=proof, runners_up=(schedule, *answer.runners_up))
+    return answer if better is schedule else answer.with_schedules([better, schedule, *answer.runners_up])
 
 
 def justified_schedule(schedule: Schedule) -> Schedule:

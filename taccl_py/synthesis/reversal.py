@@ -11,7 +11,7 @@ from dataclasses import replace
 from taccl_py.collective import Kind
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.transform import combining, links_of_own_reverse
-from taccl_py.synthesis.engine import Demand, Engine, Events, Options, Proof, Synthesis
+from taccl_py.synthesis.engine import Demand, Engine, Events, Options, Synthesis
 from taccl_py.synthesis.known import known_bound
 from taccl_py.topology.model import Topology
 
@@ -44,9 +44,7 @@ def reduce_by_broadcast(engine: Engine, demand: Demand, options: Options, events
     if link_of:
         spreads = [_on(turned, link_of, spread) for spread in spreads]
     found = [combining(spread, demand.topology) for spread in spreads]
-    best, *others = sorted(found, key=lambda schedule: schedule.makespan_us)
-    proof = Proof.of(best.makespan_us, answer.bound)
-    return replace(answer, schedule=best, proof=proof, runners_up=tuple(others))
+    return answer.with_schedules(sorted(found, key=lambda schedule: schedule.makespan_us))
 
 
 def _on(turned: Topology, link_of: Sequence[int], schedule: Schedule) -> Schedule:

@@ -13,7 +13,7 @@ from taccl_py.errors import LimitReached
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.transform import resized
 from taccl_py.solvers.choice import CP_SAT
-from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
+from taccl_py.synthesis.engine import Demand, Events, Options, Synthesis
 from taccl_py.synthesis.known import known_bound
 from taccl_py.synthesis.pareto import WalkLimits, pareto_front
 
@@ -39,8 +39,7 @@ def synthesize_steps(demand: Demand, options: Options, events: Events) -> Synthe
     events.incumbent(schedules[0].makespan_us)
     bound = known_bound(demand, options)
     seconds = {"front": time.monotonic() - begun}
-    proof = Proof.of(schedules[0].makespan_us, bound)
-    return Synthesis(schedules[0], bound, proof, CP_SAT, seconds, tuple(schedules[1:]))
+    return Synthesis.of(schedules, bound, CP_SAT, seconds)
 
 
 def _at_size(demand: Demand, schedule: Schedule) -> Schedule:

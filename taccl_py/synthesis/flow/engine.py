@@ -19,7 +19,7 @@ from taccl_py.schedule.ir import Schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound, demand_bound, raised
 from taccl_py.synthesis.commodity_flow import Commodities, CommodityFlow, solve_flow
-from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis, timed_stage
+from taccl_py.synthesis.engine import Demand, Events, Options, Synthesis, timed_stage
 from taccl_py.synthesis.flow.params import PARAMS
 from taccl_py.synthesis.flow.paths import FlowPair, find_pairs
 from taccl_py.synthesis.flow.rounding import Rounding, Routing
@@ -58,9 +58,8 @@ def synthesize_flow(demand: Demand, options: Options, events: Events) -> Synthes
     if not run.answers:
         raise LimitReached("no schedule was found; give more time with --time-limit")
     best, *others = sorted(run.answers, key=lambda schedule: schedule.makespan_us)
-    proof = Proof.of(best.makespan_us, run.bound)
-    near = tuple(other for other in others if other.makespan_us <= best.makespan_us * COMMON.runner_up_factor)
-    answer = Synthesis(best, run.bound, proof, "highs, cp-sat", run.stage_seconds, near)
+    near = [other for other in others if other.makespan_us <= best.makespan_us * COMMON.runner_up_factor]
+    answer = Synthesis.of([best, *near], run.bound, "highs, cp-sat", run.stage_seconds)
     return fit_to_size(answer, demand, options.limits.within(run.deadline.left))
 
 

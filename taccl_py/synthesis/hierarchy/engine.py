@@ -23,7 +23,7 @@ from taccl_py.synthesis.damage.healing import has_whole_sorts, healed, healed_by
 from taccl_py.synthesis.damage.mending import Writer, mended_schedules
 from taccl_py.synthesis.damage.params import PARAMS as DAMAGE
 from taccl_py.synthesis.damage.simpler import levelled_lanes, on_simpler_machines, simpler_demands
-from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
+from taccl_py.synthesis.engine import Demand, Events, Options, Synthesis
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.strategies import HierarchyStrategy, owner_strategies, strategies
 from taccl_py.synthesis.known import bound_of, known_bound
@@ -92,8 +92,8 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     fewer = [
         each for each in near[COMMON.most_runners_up :] if passed_on and len(each.messages) <= PARAMS.many_messages
     ]
-    runners_up = (*near[: COMMON.most_runners_up], *fewer[: PARAMS.most_coarser])
-    answer = Synthesis(best, bound, Proof.of(best.makespan_us, bound), "none", seconds, runners_up)
+    schedules = [best, *near[: COMMON.most_runners_up], *fewer[: PARAMS.most_coarser]]
+    answer = Synthesis.of(schedules, bound, "none", seconds)
     return fit_to_size(
         answer, demand, options.limits.within(deadline.left), sized=[*passed_on, *beside, *levelled, *uneven]
     )

@@ -111,8 +111,7 @@ class _MatchingRun:
                 best = dispatched(best)
         if best is None:
             raise LimitReached("no schedule was found; give more time with --time-limit")
-        proof = Proof.of(best.makespan_us, self.bound)
-        return Synthesis(best, self.bound, proof, "none", self.stage_seconds, self._runners_up(best))
+        return Synthesis.of([best, *self._runners_up(best)], self.bound, "none", self.stage_seconds)
 
     def _runners_up(self, best: Schedule) -> tuple[Schedule, ...]:
         """Schedules of other numbers of chunks, whose unequal sizes may make them the better ones."""

@@ -7,7 +7,7 @@ import time
 
 from taccl_py.errors import InputError, LimitReached
 from taccl_py.schedule.ir import Schedule
-from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis, unlike
+from taccl_py.synthesis.engine import Demand, Events, Options, Synthesis, unlike
 from taccl_py.synthesis.known import known_bound
 from taccl_py.synthesis.templates.library import template_schedules
 from taccl_py.synthesis.templates.params import PARAMS
@@ -48,10 +48,9 @@ def synthesize_templates(demand: Demand, options: Options, events: Events) -> Sy
             f"no known algorithm for {demand.kind} fits the links of {demand.topology.name}; use --engine milp"
         )
     near = [schedule for schedule in found if schedule.makespan_us <= fastest_us * PARAMS.runner_up_factor]
-    best, *others = unlike(sorted(near, key=lambda schedule: schedule.makespan_us))
-    proof = Proof.of(fastest_us, bound)
+    near = unlike(sorted(near, key=lambda schedule: schedule.makespan_us))
     seconds = {"templates": time.monotonic() - begun}
-    answer = Synthesis(best, bound, proof, SOLVER, seconds, tuple(others[: PARAMS.most_runners_up]))
+    answer = Synthesis.of(near[: PARAMS.most_runners_up + 1], bound, SOLVER, seconds)
     return fit_to_size(answer, demand, options.limits.within(deadline.left))
 
 

@@ -29,7 +29,7 @@ from taccl_py.solvers.limits import Limits, until
 from taccl_py.synthesis.bounds import Bound, demand_bound, raised
 from taccl_py.synthesis.bounds.net import Net, OrbitMembers
 from taccl_py.synthesis.bounds.roots import RootPacking, pack_roots, short_root_packings
-from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
+from taccl_py.synthesis.engine import Demand, Events, Options, Synthesis
 from taccl_py.synthesis.reversal import ROUTED, reduce_by_broadcast
 from taccl_py.synthesis.templates.messages import cut
 from taccl_py.synthesis.trees.bettering import Bettering
@@ -114,10 +114,10 @@ class _TreesRun:
             near_us = choices[0].plan.end_us * PARAMS.unsized_factor if choices[0].sized else math.inf
             sized += [s for c, s in zip(choices, made, strict=True) if c.sized or c.plan.end_us > near_us]
             schedules += made
-        best, *others = sorted(schedules, key=lambda each: each.makespan_us) if len(with_rivals) > 1 else schedules
-        proof = Proof.of(best.makespan_us, self.bound)
+        if len(with_rivals) > 1:
+            schedules.sort(key=lambda each: each.makespan_us)
         solver = "highs" if "packing" in self.work.stage_seconds else "none"
-        answer = Synthesis(best, self.bound, proof, solver, self.work.stage_seconds, tuple(others))
+        answer = Synthesis.of(schedules, self.bound, solver, self.work.stage_seconds)
         with self.work.stage("chunks"):
             return fit_to_size(answer, demand, self.work.left(), sized=sized)
 
