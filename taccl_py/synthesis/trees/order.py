@@ -6,9 +6,9 @@ import heapq
 import math
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from taccl_py.schedule.dispatch import followers
 from taccl_py.solvers.limits import Over
@@ -20,11 +20,7 @@ from taccl_py.tolerances import RELATIVE
 from taccl_py.units import BYTES_PER_MB
 from taccl_py.work import count_work
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 _Setting = TypeVar("_Setting", bound=Hashable)
-_Positions = TypeVar("_Positions", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +129,12 @@ class OrderChoice:
     sized: bool = False
 
 
-def neighbours_of(setting: _Positions, sizes: Sequence[int]) -> Iterator[_Positions]:
+def neighbours_of(setting: tuple[int, ...], sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """Settings that differ from one, which says positions in tables of such sizes, by one step in one of them."""
-    for field, size in zip(fields(setting), sizes, strict=True):
-        for at in (getattr(setting, field.name) + step for step in (1, -1)):
+    for place, size in enumerate(sizes):
+        for at in (setting[place] + 1, setting[place] - 1):
             if 0 <= at < size:
-                yield replace(setting, **{field.name: at})
+                yield (*setting[:place], at, *setting[place + 1 :])
 
 
 def climb(

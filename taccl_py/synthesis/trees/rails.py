@@ -11,7 +11,7 @@ more, the more they still have to do at that time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -54,7 +54,7 @@ class _RailSetting:
             PARAMS.rail_grains,
             PARAMS.rail_calms,
         )
-        return neighbours_of(self, [len(table) for table in tables])
+        return (_RailSetting(*each) for each in neighbours_of(astuple(self), [len(table) for table in tables]))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ and cuts there are, how fast sizes fall and how much may be shared is found by g
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.apportion import apportion
@@ -81,7 +81,8 @@ class _TaperSetting:
 
     def neighbours(self, num_cuts: int) -> Iterator[_TaperSetting]:
         """Settings that differ in one thing, where there are so many cuts."""
-        return neighbours_of(self, (num_cuts, len(PARAMS.taper_falls), len(PARAMS.tapers), 2))
+        sizes = (num_cuts, len(PARAMS.taper_falls), len(PARAMS.tapers), 2)
+        return (_TaperSetting(*each) for each in neighbours_of(astuple(self), sizes))
 
 
 @dataclass(frozen=True)
