@@ -10,7 +10,7 @@ more, the more they still have to do at that time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from itertools import pairwise
 
@@ -43,7 +43,7 @@ class _RailSetting:
     grain: int = 3
     calm: int = 2
 
-    def neighbours(self) -> Iterator[_RailSetting]:
+    def neighbours(self) -> list[_RailSetting]:
         """Settings that differ in one thing."""
         tables = (
             PARAMS.rail_chunks,
@@ -54,7 +54,7 @@ class _RailSetting:
             PARAMS.rail_grains,
             PARAMS.rail_calms,
         )
-        return (_RailSetting(*each) for each in neighbours_of(astuple(self), [len(table) for table in tables]))
+        return [_RailSetting(*each) for each in neighbours_of(astuple(self), [len(table) for table in tables])]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ and cuts there are, how fast sizes fall and how much may be shared is found by g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
 
 from taccl_py.solvers.limits import Over
@@ -79,10 +79,10 @@ class _TaperSetting:
     taper: int
     stay: int = 0
 
-    def neighbours(self, num_cuts: int) -> Iterator[_TaperSetting]:
+    def neighbours(self, num_cuts: int) -> list[_TaperSetting]:
         """Settings that differ in one thing, where there are so many cuts."""
         sizes = (num_cuts, len(PARAMS.taper_falls), len(PARAMS.tapers), 2)
-        return (_TaperSetting(*each) for each in neighbours_of(astuple(self), sizes))
+        return [_TaperSetting(*each) for each in neighbours_of(astuple(self), sizes)]
 
 
 @dataclass(frozen=True)
