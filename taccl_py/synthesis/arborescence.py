@@ -7,6 +7,7 @@ from itertools import chain, pairwise
 import numpy as np
 
 from taccl_py.arrays import FloatArray, IntArray
+from taccl_py.grouping import by_number
 from taccl_py.synthesis.distances import distances
 
 
@@ -120,9 +121,7 @@ class ShortArborescences:
 
     def __init__(self, count: int, tail: IntArray, head: IntArray) -> None:
         self._count, self._tail, self._head = count, tail.tolist(), head.tolist()
-        self._into: list[list[int]] = [[] for _ in range(count)]
-        for arc, vertex in enumerate(self._head):
-            self._into[vertex].append(arc)
+        self._into = by_number(count, ((vertex, arc) for arc, vertex in enumerate(self._head)))
         self._ends = tail, head
         self._layers: dict[int, list[list[int]]] = {}
 
@@ -173,10 +172,7 @@ class ShortArborescences:
 
     def _measured(self, into: list[int], root: int) -> tuple[list[int], list[int]]:
         """Arcs from the root to every vertex, and from there to the farthest one that hangs below."""
-        below: list[list[int]] = [[] for _ in into]
-        for vertex, arc in enumerate(into):
-            if arc >= 0:
-                below[self._tail[arc]].append(vertex)
+        below = by_number(len(into), ((self._tail[arc], vertex) for vertex, arc in enumerate(into) if arc >= 0))
         depth, height, order = [0] * len(into), [0] * len(into), [root]
         for vertex in order:
             for each in below[vertex]:

@@ -19,6 +19,7 @@ from itertools import chain
 
 import numpy as np
 
+from taccl_py.grouping import grouped
 from taccl_py.schedule.dispatch import Dispatch
 from taccl_py.synthesis.grid import TimeGrid
 from taccl_py.synthesis.plan import OrbitMessage, Plan, chains
@@ -110,9 +111,7 @@ class _GreedyState:
         self.arrivals = [(0, state) for state in range(quotient.num_states) if quotient.source[state]]
         self.events = [0]
         self.messages: list[OrbitMessage] = []
-        self.after: dict[int, list[int]] = {}
-        for own, other in routes.own_first_pairs:
-            self.after.setdefault(other, []).append(own)
+        self.after = grouped((other, own) for own, other in routes.own_first_pairs)
 
     def next_moment(self) -> int:
         """Advance to the next event."""
@@ -174,9 +173,9 @@ class _UrgentRun(_GreedyState):
         rank = [routes.remaining[self.heads[a]] * (1 + jitter * rng.random()) for a in range(quotient.num_arcs)]
         self.priority = [(-rank[a], grid.duration(a), a) for a in range(quotient.num_arcs)]
         # The arcs that enter a state which does not hold yet.
-        self.into: dict[int, list[int]] = {}
-        for arc in (arc for leaving in self.out for arc in leaving if not self.entered[self.heads[arc]]):
-            self.into.setdefault(self.heads[arc], []).append(arc)
+        self.into = grouped(
+            (self.heads[arc], arc) for leaving in self.out for arc in leaving if not self.entered[self.heads[arc]]
+        )
 
     @property
     def has_choice(self) -> bool:
@@ -262,10 +261,11 @@ class _EfficientRun(_GreedyState):
     ) -> None:
         super().__init__(quotient, grid, routes)
         self.joins, self.jitter, self.rng = joins, jitter, rng
-        self.on_link: dict[int, list[int]] = {}
-        for arc in range(quotient.num_arcs):
-            if routes.remaining[self.heads[arc]] and not quotient.source[self.heads[arc]]:
-                self.on_link.setdefault(int(quotient.link_orbit[arc]), []).append(arc)
+        self.on_link = grouped(
+            (int(quotient.link_orbit[arc]), arc)
+            for arc in range(quotient.num_arcs)
+            if routes.remaining[self.heads[arc]] and not quotient.source[self.heads[arc]]
+        )
         for link in self._links_to_spare():
             del self.on_link[link]
         self.link_of = {arc: link for link, arcs in self.on_link.items() for arc in arcs}

@@ -11,6 +11,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from taccl_py.grouping import grouped
 from taccl_py.synthesis.models.cp_joint import Focus, solve_joint
 from taccl_py.synthesis.models.policy import PolicyTerms
 from taccl_py.synthesis.plan import Plan, on_grid, plan_end
@@ -92,10 +93,8 @@ def serve_policy(search: Search, policy: PolicyTerms, rounds: int) -> None:
 def _rarest_pair(search: Search, plan: Plan, number: int) -> Focus:
     """All that is sent over one of the links that carry least."""
     heads = search.quotient.head.tolist()
-    entered: dict[int, list[int]] = {}
-    for message in plan:
-        for arc in message.arcs:
-            entered.setdefault(int(search.quotient.link_orbit[arc]), []).append(heads[arc])
+    arcs = (arc for message in plan for arc in message.arcs)
+    entered = grouped((int(search.quotient.link_orbit[arc]), heads[arc]) for arc in arcs)
     order = sorted(entered.values(), key=lambda states: (len(states), states))
     return Focus(plan, frozenset(order[number // 2 % len(order)]))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from taccl_py.grouping import grouped
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import UntimedMessage, leaders_first
 from taccl_py.schedule.timing import build_schedule
@@ -54,10 +55,7 @@ def lift(quotient: Quotient, plan: Sequence[OrbitMessage]) -> Schedule:
     problem = quotient.problem
     untimed = []
     for message in _in_order(quotient, plan):
-        chunks_on: dict[int, list[int]] = {}
-        for arc in message.arcs:
-            for chunk, link in quotient.members(arc):
-                chunks_on.setdefault(link, []).append(chunk)
+        chunks_on = grouped((link, chunk) for arc in message.arcs for chunk, link in quotient.members(arc))
         for link, chunks in sorted(chunks_on.items()):
             lead = frozenset(chunk for chunk in chunks if problem.goes_first(chunk, link))
             untimed.append(UntimedMessage(link, tuple(chunks), message.start, message.end, lead=lead))
@@ -101,10 +99,7 @@ def on_grid(quotient: Quotient, grid: TimeGrid, joins: Mapping[int, int], plan: 
 def _in_order(quotient: Quotient, plan: Sequence[OrbitMessage]) -> list[OrbitMessage]:
     """Messages by start, without arcs to a relay that sends the chunk to nobody who wants it (models do not mind them)."""
     tails, heads = quotient.tail.tolist(), quotient.head.tolist()
-    into: dict[int, list[int]] = {}
-    for message in plan:
-        for arc in message.arcs:
-            into.setdefault(heads[arc], []).append(arc)
+    into = grouped((heads[arc], arc) for message in plan for arc in message.arcs)
     of_use = {state for state in into if quotient.required[state]}
     found = list(of_use)
     while found:

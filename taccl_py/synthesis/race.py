@@ -21,6 +21,7 @@ from itertools import chain, takewhile
 from typing import Any, Generic, TypeVar
 
 from taccl_py.errors import TacclError
+from taccl_py.grouping import by_number
 from taccl_py.solvers.processes import Workers, start_workers
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.catalog import load_engine
@@ -261,10 +262,7 @@ class Racer:
         calls = (
             _SpreadCall(place, function, item) for place, (function, items) in enumerate(several) for item in items
         )
-        found: list[list[Any]] = [[] for _ in several]
-        for place, result in self.spread(_result_of, calls):
-            found[place].append(result)
-        return found
+        return by_number(len(several), self.spread(_result_of, calls))
 
     def _side_by_side(
         self, processes: Workers, entered: _RaceRuns[_Result], options: Options, events: Events

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from taccl_py.arrays import BoolArray, FloatArray
+from taccl_py.grouping import by_number
 from taccl_py.synthesis.distances import distances
 from taccl_py.synthesis.grid import TimeGrid
 from taccl_py.synthesis.quotient import Quotient
@@ -42,12 +43,9 @@ class Routes:
     @staticmethod
     def of(quotient: Quotient, grid: TimeGrid) -> Routes:
         """Compute them."""
-        out: list[list[int]] = [[] for _ in range(quotient.num_states)]
-        into: list[list[int]] = [[] for _ in range(quotient.num_states)]
-        for arc, (tail, head) in enumerate(zip(quotient.tail.tolist(), quotient.head.tolist(), strict=True)):
-            out[tail].append(arc)
-            into[head].append(arc)
-        heads = quotient.head.tolist()
+        tails, heads = quotient.tail.tolist(), quotient.head.tolist()
+        out = by_number(quotient.num_states, ((tail, arc) for arc, tail in enumerate(tails)))
+        into = by_number(quotient.num_states, ((head, arc) for arc, head in enumerate(heads)))
         cost = [grid.duration(arc) for arc in range(quotient.num_arcs)]
         sources = np.flatnonzero(quotient.source).tolist()
         lengths = np.array(cost, dtype=np.float64)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import TacclError
+from taccl_py.grouping import grouped
 from taccl_py.sketch.model import DIRECT, Rotation, Sketch
 from taccl_py.synthesis.bounds import quickest
 from taccl_py.synthesis.engine import Demand, Events, Synthesis
@@ -186,10 +187,7 @@ def _link_ideas(topology: Topology) -> Iterator[_Idea]:
     inside = [link for link in topology.links if link.src in local and link.dst in local]
     costs = {link.beta_us_per_mb for link in inside}
     if len(costs) > 1:
-        fast: dict[int, list[int]] = {}
-        for link in inside:
-            if link.beta_us_per_mb == min(costs):
-                fast.setdefault(local[link.src], []).append(local[link.dst])
+        fast = grouped((local[k.src], local[k.dst]) for k in inside if k.beta_us_per_mb == min(costs))
         links = {src: tuple(sorted(set(dsts))) for src, dsts in fast.items()}
         yield _Idea("fast", "only the fastest links of a node", {"links": links})
 

@@ -20,6 +20,7 @@ from itertools import chain
 
 import numpy as np
 
+from taccl_py.grouping import grouped
 from taccl_py.solvers.limits import Over, never, until
 from taccl_py.synthesis.bounds.bound import Bound, best_of, last_not_enough
 from taccl_py.synthesis.bounds.net import Net, OrbitMembers
@@ -228,11 +229,8 @@ def _gates(
     """The links that bring the chunks, grouped by one of their ports; for each gate, how many are like it."""
     topology, megabytes = problem.topology, problem.chunk_bytes / BYTES_PER_MB
     wanted = set(chunks)
-    groups: dict[int, list[_Entry]] = {}
-    for entry in entries:
-        ready_us = {chunk: time_us for chunk, time_us in entry.ready_us.items() if chunk in wanted}
-        if ready_us:
-            groups.setdefault(port_of.get(entry.link, -1 - entry.link), []).append(_Entry(entry.link, ready_us))
+    served = [_Entry(each.link, {c: us for c, us in each.ready_us.items() if c in wanted}) for each in entries]
+    groups = grouped((port_of.get(each.link, -1 - each.link), each) for each in served if each.ready_us)
     gates: Counter[_ChunkGate] = Counter()
     for key, members in sorted(groups.items()):
         alike: Counter[_ChunkSlots] = Counter()

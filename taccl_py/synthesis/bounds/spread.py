@@ -15,6 +15,7 @@ from itertools import zip_longest
 import numpy as np
 
 from taccl_py.arrays import BoolArray, IntArray
+from taccl_py.grouping import grouped
 from taccl_py.synthesis.bounds.bound import Bound, best_of
 from taccl_py.synthesis.bounds.net import Net
 
@@ -155,10 +156,7 @@ def shared_port(net: Net, src: IntArray, links: IntArray) -> IntArray:
 
 def links_by_port(net: Net, src: IntArray, links: IntArray) -> dict[int, list[int]]:
     """Some links by the port that they share; see `shared_port`."""
-    found: dict[int, list[int]] = {}
-    for link, key in zip(links.tolist(), shared_port(net, src, links).tolist(), strict=True):
-        found.setdefault(key, []).append(link)
-    return found
+    return grouped(zip(shared_port(net, src, links).tolist(), links.tolist(), strict=True))
 
 
 def _profile(net: Net, behind: dict[int, list[int]], dst: IntArray) -> Profile:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import product
 
+from taccl_py.grouping import by_number
 from taccl_py.synthesis.damage.params import PARAMS
 from taccl_py.topology.model import Link, Port, Topology
 
@@ -45,10 +46,8 @@ class NodePorts:
     @staticmethod
     def of(topology: Topology) -> NodePorts | None:
         """Find them; None if a port is of no one node."""
-        users: list[list[int]] = [[] for _ in topology.ports]
-        for index, link in enumerate(topology.links):
-            for port in link.ports:
-                users[port].append(index)
+        uses = ((port, index) for index, link in enumerate(topology.links) for port in link.ports)
+        users = by_number(len(topology.ports), uses)
         nodes: list[int] = []
         kinds: list[PortKind] = []
         known: defaultdict[tuple[int, PortKind], int] = defaultdict(int)

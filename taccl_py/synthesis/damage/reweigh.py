@@ -15,6 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from taccl_py.collective import Collective, Kind
+from taccl_py.grouping import grouped
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import PlanDependences
@@ -124,9 +125,7 @@ def _weighings(damage: Damage, limits: Limits) -> Iterator[list[_WeighedPart]]:
 
 def _in_turns(weighed: Sequence[_WeighedPart]) -> list[_WeighedPart]:
     """Parts with the same weights on average, where each block goes one way as a whole: fewer messages, none of which wait for each other."""
-    by_block: defaultdict[ChunkBlock, list[_WeighedPart]] = defaultdict(list)
-    for part in weighed:
-        by_block[part.block].append(part)
+    by_block = grouped((part.block, part) for part in weighed)
     owed: defaultdict[tuple[int, ...], defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
     found = []
     for block in sorted(
@@ -264,10 +263,7 @@ class PlanCut:
         plan = damage.plan
         factor = chunks_per_rank / plan.collective.chunks_per_rank
         units: dict[int, int] = {}
-        by_group: defaultdict[int, list[int]] = defaultdict(list)
-        for number, part in enumerate(weighed):
-            by_group[part.block.group].append(number)
-        for numbers in by_group.values():
+        for numbers in grouped((part.block.group, number) for number, part in enumerate(weighed)).values():
             total = sum(weighed[number].amount for number in numbers)
             whole = round(
                 factor

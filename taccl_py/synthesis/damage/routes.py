@@ -9,6 +9,7 @@ from enum import Enum, auto
 from functools import cached_property
 
 from taccl_py.collective import Kind
+from taccl_py.grouping import by_number, grouped
 from taccl_py.schedule.ir import Schedule
 from taccl_py.synthesis.damage.healing import costs_of, link_images, same_lane
 from taccl_py.synthesis.damage.params import PARAMS
@@ -74,11 +75,8 @@ class Damage:
     @cached_property
     def blocks(self) -> tuple[ChunkBlock, ...]:
         """All chunks as blocks."""
-        carried: list[list[int]] = [[] for _ in range(self.plan.collective.num_chunks)]
-        for number, message in enumerate(self.plan.messages):
-            for chunk in message.chunks:
-                carried[chunk].append(number)
-        every = self.plan.collective.num_chunks
+        every, messages = self.plan.collective.num_chunks, self.plan.messages
+        carried = by_number(every, ((chunk, i) for i, message in enumerate(messages) for chunk in message.chunks))
         size = every if self.plan.collective.kind is Kind.ALLREDUCE else self.plan.collective.chunks_per_rank
         found: list[ChunkBlock] = []
         first = 0
@@ -262,11 +260,8 @@ class Damage:
     @cached_property
     def _over(self) -> dict[int, list[int]]:
         """Messages of the plan over each link of the damaged machine, in order of time."""
-        found: dict[int, list[int]] = {}
-        for number, message in enumerate(self.plan.messages):
-            image = self.images[message.link]
-            if image is not None:
-                found.setdefault(image, []).append(number)
+        images = ((self.images[message.link], number) for number, message in enumerate(self.plan.messages))
+        found = grouped((image, number) for image, number in images if image is not None)
         return {link: sorted(numbers, key=lambda i: self.plan.messages[i].start_us) for link, numbers in found.items()}
 
     def detours(self, block: ChunkBlock, exchange: Exchange) -> tuple[int | None, int | None] | None:

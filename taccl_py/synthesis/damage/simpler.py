@@ -7,13 +7,13 @@ generation.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from statistics import median_low
 
 from taccl_py.errors import Infeasible, InputError
+from taccl_py.grouping import grouped
 from taccl_py.schedule.ir import Schedule
 from taccl_py.solvers.limits import Limits, Over
 from taccl_py.synthesis.bounds import Bound
@@ -113,10 +113,7 @@ def without_slow_links(topology: Topology) -> Topology | None:
     across = [
         (link, topology.us_per_mb(index)) for index, link in enumerate(topology.links) if not topology.is_inside(link)
     ]
-    sent, received = defaultdict[int, list[float]](list), defaultdict[int, list[float]](list)
-    for link, beta in across:
-        sent[link.src].append(beta)
-        received[link.dst].append(beta)
+    sent, received = grouped((k.src, beta) for k, beta in across), grouped((k.dst, beta) for k, beta in across)
     slow = {
         link
         for link, beta in across

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from taccl_py.demand import DataDemand
+from taccl_py.grouping import grouped
 from taccl_py.synthesis.demands.birkhoff import birkhoff
 from taccl_py.synthesis.demands.classes import ChunkClass, Part, cut_stream
 from taccl_py.synthesis.demands.params import PARAMS
@@ -360,9 +361,7 @@ class _Balance:
         rank: float,
     ) -> list[int]:
         """Messages inside a node to the sender, or from the receiver, one for each other rank."""
-        by_rank: defaultdict[int, list[tuple[_Load, tuple[int, ...]]]] = defaultdict(list)
-        for load, chunks in numbered:
-            by_rank[load.source if sender else load.target].append((load, chunks))
+        by_rank = grouped((each[0].source if sender else each[0].target, each) for each in numbered)
         found = []
         for other, group in by_rank.items():
             if other != end:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from taccl_py.collective import Collective, Kind
 from taccl_py.demand import DataDemand
 from taccl_py.errors import Infeasible, LimitReached
+from taccl_py.grouping import grouped
 from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Message, Schedule, rounding_us
 from taccl_py.solvers.limits import Limits
@@ -110,10 +111,7 @@ def _fitted(
     schedule: Schedule, demand: DataDemand, classes: Sequence[ChunkClass], keys: Sequence[ChunkKey]
 ) -> DemandSchedule | None:
     """The collective's schedule with the demand's chunks in its messages; None where, at other times, a term would count twice."""
-    of_key: defaultdict[ChunkKey, list[int]] = defaultdict(list)
-    for chunk, key in enumerate(keys_by_chunk(schedule.collective)):
-        if key is not None:
-            of_key[key].append(chunk)
+    of_key = grouped((key, chunk) for chunk, key in enumerate(keys_by_chunk(schedule.collective)))
     by_chunk = _by_chunk(schedule.messages)
     demand_cut = DemandCut(demand)
     class_of: list[ChunkClass] = []
@@ -122,21 +120,17 @@ def _fitted(
         for chunk, cut in zip(of_key[key], each.cut(demand, len(of_key[key])), strict=False):
             parts = demand_cut.number(cut)
             class_of += [each] * len(cut)
-            for number in _needed(schedule, by_chunk[chunk], each):
+            for number in _needed(schedule, by_chunk.get(chunk, []), each):
                 carried[number] += parts
     found = carried_over(schedule, demand_cut.demand(), [tuple(chunks) for chunks in carried])
     by_part = _by_chunk(found.messages)
     # Where sizes differ, a sum may have grown before a rank passes on what it had, so that this would count twice.
-    return found if all(_is_served(found, by_part[part], each) for part, each in enumerate(class_of)) else None
+    return found if all(_is_served(found, by_part.get(part, []), each) for part, each in enumerate(class_of)) else None
 
 
-def _by_chunk(messages: Sequence[Message]) -> defaultdict[int, list[int]]:
+def _by_chunk(messages: Sequence[Message]) -> dict[int, list[int]]:
     """Numbers of the messages that carry each chunk."""
-    found: defaultdict[int, list[int]] = defaultdict(list)
-    for number, message in enumerate(messages):
-        for chunk in message.chunks:
-            found[chunk].append(number)
-    return found
+    return grouped((chunk, number) for number, message in enumerate(messages) for chunk in message.chunks)
 
 
 def _needed(schedule: Schedule, numbers: Sequence[int], each: ChunkClass) -> list[int]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from taccl_py.demand import DataDemand
+from taccl_py.grouping import grouped
 from taccl_py.synthesis.demands.balance import Lanes, slots_of
 from taccl_py.synthesis.demands.classes import ChunkClass, Part
 from taccl_py.synthesis.demands.dispatch import PlannedMessage
@@ -250,11 +251,8 @@ class _Multicast:
             before = sorted({begun[number][1] for number in group} - {-1})
             crossing = self._send(sender, receiver, group, (*after, *before), rank)
             crossings.append(crossing)
-            handed: defaultdict[int, list[int]] = defaultdict(list)
-            for number in group:
-                for want in self._items[number].wants:
-                    if want != receiver and node_of[want] == far:
-                        handed[want].append(number)
+            wants = ((want, number) for number in group for want in self._items[number].wants)
+            handed = grouped((want, number) for want, number in wants if want != receiver and node_of[want] == far)
             for want, numbers in handed.items():
                 handed_out.append(self._send(receiver, want, numbers, (crossing,), self._within(rank, receiver, want)))
         return tuple(crossings), tuple(handed_out)
@@ -262,12 +260,13 @@ class _Multicast:
     def _inside(self, brought: set[tuple[int, int]], longest: float) -> defaultdict[int, list[int]]:
         """Messages for the ranks of an item's own node, last; by the item's rank."""
         found: defaultdict[int, list[int]] = defaultdict(list)
-        waiting: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         node_of = self._topology.node_of
-        for item in self._items:
-            for want in item.wants:
-                if node_of[want] == node_of[item.source] and (item.number, want) not in brought:
-                    waiting[item.source, want].append(item.number)
+        waiting = grouped(
+            ((item.source, want), item.number)
+            for item in self._items
+            for want in item.wants
+            if node_of[want] == node_of[item.source] and (item.number, want) not in brought
+        )
         for (source, want), numbers in waiting.items():
             for group, _ in self._parted(numbers, longest):
                 found[source].append(self._send(source, want, group, (), math.inf))

@@ -20,6 +20,7 @@ import numpy as np
 from taccl_py.arrays import BoolArray, FloatArray, IntArray
 from taccl_py.demand import DataDemand
 from taccl_py.errors import Infeasible
+from taccl_py.grouping import grouped
 from taccl_py.solvers.columns import ColumnProgram
 from taccl_py.solvers.limits import Over, never
 from taccl_py.synthesis.arborescence import cheapest_arborescence
@@ -97,10 +98,7 @@ def packed_pieces(
 ) -> list[RoutedPiece]:
     """Pieces of the trees of a packing, each of which takes about so long where its tree is slowest; those of all trees side by side."""
     found: list[RoutedPiece] = []
-    by_class: dict[int, list[PackedTree]] = {}
-    for tree in packing.trees:
-        by_class.setdefault(tree.number, []).append(tree)
-    for number, trees in by_class.items():
+    for number, trees in grouped((tree.number, tree) for tree in packing.trees).items():
         for tree, parts in zip(trees, _parts_of(demand, classes[number], trees), strict=True):
             size = sum(size for *_, size in parts)
             if size:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from taccl_py.errors import Infeasible
+from taccl_py.grouping import by_number
 from taccl_py.synthesis.demands.classes import ChunkClass
 from taccl_py.synthesis.demands.params import PARAMS
 from taccl_py.topology.model import Topology
@@ -84,18 +85,14 @@ class TreeBuilder:
     @cached_property
     def leaving(self) -> list[list[tuple[int, int]]]:
         """Of each rank the ranks that its links lead to, and these links."""
-        return self._adjacent([(link.src, link.dst) for link in self._topology.links])
+        links = self._topology.links
+        return by_number(self._topology.num_ranks, ((k.src, (k.dst, index)) for index, k in enumerate(links)))
 
     @cached_property
     def entering(self) -> list[list[tuple[int, int]]]:
         """Of each rank the ranks that links lead from, and these links."""
-        return self._adjacent([(link.dst, link.src) for link in self._topology.links])
-
-    def _adjacent(self, ends: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-        found: list[list[tuple[int, int]]] = [[] for _ in range(self._topology.num_ranks)]
-        for index, (one, other) in enumerate(ends):
-            found[one].append((other, index))
-        return found
+        links = self._topology.links
+        return by_number(self._topology.num_ranks, ((k.dst, (k.src, index)) for index, k in enumerate(links)))
 
     def _grow(
         self, sources: Sequence[int], wants: Sequence[int], size_bytes: int, extra: ExtraLoad

@@ -15,6 +15,7 @@ import numpy as np
 
 from taccl_py.arrays import BoolArray, FloatArray, IntArray
 from taccl_py.errors import LimitReached
+from taccl_py.grouping import grouped
 from taccl_py.synthesis.commodity_flow import CommodityFlow
 from taccl_py.synthesis.distances import distances
 from taccl_py.synthesis.flow.params import PARAMS
@@ -68,9 +69,7 @@ def find_pairs(
     members = np.bincount(label, minlength=collective.num_chunks)
     moving = [c for c in range(collective.num_chunks) if collective.wanted[c][0] != collective.source[c]]
     chunks = [chunk for chunk in moving if label[chunk] == chunk]
-    of_source: dict[int, list[int]] = {}
-    for chunk in moving:
-        of_source.setdefault(collective.source[chunk], []).append(chunk)
+    of_source = grouped((collective.source[chunk], chunk) for chunk in moving)
     shares = {
         chunk: paths
         for row, source in enumerate(flow.sources)

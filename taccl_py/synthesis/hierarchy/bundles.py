@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from taccl_py.grouping import by_number
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.templates.messages import TemplateMessage, TemplateMessages
@@ -161,9 +162,7 @@ class _BundleFlood:
         self._patience = rule.patience
         self._message_chunks = cluster.site.message_chunks
         self._one_us = [wire.message_us(size_mb) for wire in wires]
-        self._into: list[list[int]] = [[] for _ in range(cluster.width)]
-        for number, wire in enumerate(wires):
-            self._into[wire.dst].append(number)
+        self._into = by_number(cluster.width, ((wire.dst, number) for number, wire in enumerate(wires)))
         self._width, nodes = cluster.width, len(cluster.nodes)
         slowest_us = max(wire.message_us(size_mb) for wire in wires)
         self._everything = (1 << self._width * nodes) - 1

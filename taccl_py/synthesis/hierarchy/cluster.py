@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from taccl_py.grouping import grouped
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
@@ -166,11 +167,7 @@ def _slowest_us(costs: Sequence[_LaneCost], num_bytes: float) -> float:
 
 def _gates(topology: Topology) -> dict[int, list[int]]:
     """Links that lead out of its node, for each rank that has some."""
-    gates: dict[int, list[int]] = {}
-    for index, link in enumerate(topology.links):
-        if not topology.is_inside(link):
-            gates.setdefault(link.src, []).append(index)
-    return gates
+    return grouped((link.src, index) for index, link in enumerate(topology.links) if not topology.is_inside(link))
 
 
 def _port_nodes(topology: Topology) -> dict[int, int]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
+from taccl_py.grouping import by_number
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.gather import hand_out
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE, PATHS, RankLoad, inside_steps
@@ -74,10 +75,7 @@ def circulant_turns(num_nodes: int, pieces: int) -> list[tuple[int, int, NodeSte
 @lru_cache
 def _circulant_steps(num_nodes: int, pieces: int) -> list[list[NodeStep]]:
     """Steps of every piece, in the order of rounds."""
-    found: list[list[NodeStep]] = [[] for _ in range(pieces)]
-    for _, piece, step in circulant_turns(num_nodes, pieces):
-        found[piece].append(step)
-    return found
+    return by_number(pieces, ((piece, step) for _, piece, step in circulant_turns(num_nodes, pieces)))
 
 
 @lru_cache

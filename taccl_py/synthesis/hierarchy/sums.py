@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
+from taccl_py.grouping import grouped
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds.passage import LatencyMachine
 from taccl_py.synthesis.hierarchy.params import PARAMS
@@ -107,10 +108,7 @@ class SumExchange:
 
 def _has_own_ports(topology: Topology, crossing: tuple[int, ...]) -> bool:
     """True if messages between nodes that have neither their senders nor their receivers in common share no port."""
-    users: dict[int, list[int]] = {}
-    for link in crossing:
-        for port in topology.links[link].ports:
-            users.setdefault(port, []).append(link)
+    users = grouped((port, link) for link in crossing for port in topology.links[link].ports)
     ends = [[topology.links[link] for link in links] for links in users.values()]
     return all(len({k.src for k in links}) == 1 or len({k.dst for k in links}) == 1 for links in ends)
 

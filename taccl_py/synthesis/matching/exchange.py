@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from taccl_py.grouping import grouped
 from taccl_py.schedule.ir import Message
 from taccl_py.synthesis.matching.fabric import Fabric, Sort
 from taccl_py.synthesis.matching.params import PARAMS
@@ -251,8 +252,4 @@ def _follow(fabrics: Sequence[Fabric], messages: Sequence[ExchangedMessage]) -> 
 
 def _uses(fabric: Fabric) -> dict[int, list[int]]:
     """Sorts that claim each orbit."""
-    uses: dict[int, list[int]] = {}
-    for number, sort in enumerate(fabric.sorts):
-        for claim in sort.claims:
-            uses.setdefault(claim.orbit, []).append(number)
-    return uses
+    return grouped((claim.orbit, number) for number, sort in enumerate(fabric.sorts) for claim in sort.claims)

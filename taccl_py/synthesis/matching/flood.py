@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl_py.arrays import BoolArray, FloatArray, IntArray
+from taccl_py.grouping import by_number
 from taccl_py.schedule.ir import Message
 from taccl_py.synthesis.matching.fabric import Fabric
 from taccl_py.tolerances import RELATIVE
@@ -240,9 +241,7 @@ def _set_bits(rows: BitArray, ranks: IntArray, chunks: IntArray) -> None:
 
 def _rivals(dst: IntArray, ranks: int) -> IntArray:
     """Links into every rank, [rank, position]; rows are filled with the number of links."""
-    into: list[list[int]] = [[] for _ in range(ranks)]
-    for link, rank in enumerate(dst.tolist()):
-        into[rank].append(link)
+    into = by_number(ranks, ((rank, link) for link, rank in enumerate(dst.tolist())))
     width = max(len(links) for links in into)
     rows = np.full((ranks, width), len(dst), dtype=np.int64)
     for rank, links in enumerate(into):

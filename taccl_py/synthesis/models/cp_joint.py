@@ -23,6 +23,7 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from taccl_py.grouping import grouped
 from taccl_py.solvers.cp_sat import SolverOutcome, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.models.policy import PolicyTerms
@@ -346,11 +347,11 @@ def _depth(predecessor: Mapping[int, int], members: Container[int], arc: int) ->
 
 def _plan(task: ModelTask, v: _JointVariables, outcome: SolverOutcome) -> Plan:
     q = task.quotient
-    messages: dict[tuple[int, int], list[int]] = {}
-    for a, used in sorted(v.x.items()):
-        if outcome.value(used):
-            start = outcome.value(v.message[int(q.head[a])])
-            messages.setdefault((int(q.link_orbit[a]), start), []).append(a)
+    messages = grouped(
+        ((int(q.link_orbit[a]), outcome.value(v.message[int(q.head[a])])), a)
+        for a, used in sorted(v.x.items())
+        if outcome.value(used)
+    )
     return tuple(
         OrbitMessage(tuple(arcs), float(start), float(max(outcome.value(v.arrive[int(q.head[a])]) for a in arcs)))
         for (_, start), arcs in sorted(messages.items(), key=lambda item: (item[0][1], item[0][0]))

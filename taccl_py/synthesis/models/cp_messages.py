@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from taccl_py.grouping import by_number, grouped
 from taccl_py.solvers.cp_sat import Status, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
 from taccl_py.topology.model import Topology
@@ -149,18 +150,13 @@ class _MessageModel:
         topology, pieces, more = task.topology, task.pieces, task.more
         self.ends = [(link.src, link.dst) for link in topology.links]
         self.topology, self.pieces, self._scale = topology, pieces, task.units / task.upper_us
-        self._into: list[list[int]] = [[] for _ in range(topology.num_ranks)]
-        self._out: list[list[int]] = [[] for _ in range(topology.num_ranks)]
-        for link, (src, dst) in enumerate(self.ends):
-            self._out[src].append(link)
-            self._into[dst].append(link)
-        by_link: list[list[TimedLoad]] = [[] for _ in self.ends]
-        for load in sorted(task.hint, key=lambda load: (load.start_us, load.link)):
-            by_link[load.link].append(load)
-        self._hinted = by_link
+        self._into = by_number(topology.num_ranks, ((dst, link) for link, (_, dst) in enumerate(self.ends)))
+        self._out = by_number(topology.num_ranks, ((src, link) for link, (src, _) in enumerate(self.ends)))
+        hinted = sorted(task.hint, key=lambda load: (load.start_us, load.link))
+        self._hinted = by_number(len(self.ends), ((load.link, load) for load in hinted))
         self._clock = _PlanClock(self, task.hint)
         self._upper = self._clock.end
-        self._places = [len(loads) + (more if free is None or loads else 1) for loads in by_link]
+        self._places = [len(loads) + (more if free is None or loads else 1) for loads in self._hinted]
         self._slots = [(link, k) for link, count in enumerate(self._places) for k in range(count)]
         self._free = frozenset(range(len(pieces)) if free is None else free)
         self.v = _MessageVariables(
@@ -371,11 +367,12 @@ class _MessageModel:
 
     def loads(self, value: Callable[[Any], int]) -> tuple[TimedLoad, ...]:
         """Messages of a solution, by start."""
-        carried: dict[tuple[int, int], list[CarriedPiece]] = {}
-        for adds, table in ((False, self.v.y), (True, self.v.g)):
-            for (p, link, k), literal in table.items():
-                if value(literal):
-                    carried.setdefault((link, k), []).append(CarriedPiece(p, adds))
+        carried = grouped(
+            ((link, k), CarriedPiece(p, adds))
+            for adds, table in ((False, self.v.y), (True, self.v.g))
+            for (p, link, k), literal in table.items()
+            if value(literal)
+        )
         found = [
             TimedLoad(
                 slot[0], value(self.v.start[slot]) / self._scale, tuple(sorted(pieces, key=lambda one: one.piece))

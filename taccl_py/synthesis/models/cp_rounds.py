@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from taccl_py.grouping import grouped
 from taccl_py.solvers.cp_sat import SolverOutcome, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.plan import Plan, plan_of_steps
@@ -70,9 +71,7 @@ def _crossings(model: Any, task: RoundsTask) -> dict[tuple[int, int], Any]:
 def _deliver(model: Any, task: RoundsTask, x: dict[tuple[int, int], Any]) -> None:
     """Every wanted state is entered once, others at most once, and what leaves a state has come in a step before."""
     q = task.quotient
-    entering: dict[int, list[tuple[int, Any]]] = {}
-    for (a, s), used in x.items():
-        entering.setdefault(int(q.head[a]), []).append((s, used))
+    entering = grouped((int(q.head[a]), (s, used)) for (a, s), used in x.items())
     for state in range(q.num_states):
         arrivals = [used for _, used in entering.get(state, [])]
         if q.required[state] and not q.source[state]:
@@ -88,10 +87,7 @@ def _deliver(model: Any, task: RoundsTask, x: dict[tuple[int, int], Any]) -> Non
 
 def _keep_capacities(model: Any, task: RoundsTask, x: dict[tuple[int, int], Any], rounds: list[Any]) -> None:
     q = task.quotient
-    users: dict[tuple[int, int], list[Any]] = {}
-    for (a, s), used in x.items():
-        for resource in q.resources[a]:
-            users.setdefault((resource, s), []).append(used)
+    users = grouped(((resource, s), used) for (a, s), used in x.items() for resource in q.resources[a])
     for (resource, s), arcs in users.items():
         if len(arcs) > task.capacity[resource]:
             model.add(sum(arcs) <= task.capacity[resource] * rounds[s])

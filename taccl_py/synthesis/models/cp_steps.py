@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from taccl_py.grouping import grouped
 from taccl_py.solvers.cp_sat import SolverOutcome, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.models.task import ModelTask
@@ -101,10 +102,7 @@ def _a_step_lasts_as_long_as_its_busiest_resource(
     model: Any, task: ModelTask, v: _StepVariables, num_steps: int
 ) -> None:
     q, grid = task.quotient, task.grid
-    users: dict[int, list[int]] = {}
-    for a in range(q.num_arcs):
-        for resource in q.resources[a]:
-            users.setdefault(resource, []).append(a)
+    users = grouped((resource, a) for a in range(q.num_arcs) for resource in q.resources[a])
     for arcs in users.values():
         for s in range(num_steps):
             terms = []

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from taccl_py.grouping import by_number
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.synthesis.templates.params import PARAMS
 from taccl_py.tolerances import RELATIVE
@@ -76,9 +77,7 @@ class TemplateSite:
     @cached_property
     def neighbours(self) -> tuple[tuple[int, ...], ...]:
         """Ranks that each rank has a link to, the cheapest first."""
-        found: list[list[int]] = [[] for _ in range(self.topology.num_ranks)]
-        for src, dst in self.cost_us:
-            found[src].append(dst)
+        found = by_number(self.topology.num_ranks, self.cost_us)
         return tuple(tuple(sorted(dsts, key=lambda d: (self.cost_us[src, d], d))) for src, dsts in enumerate(found))
 
     def linked(self, src: int, dst: int) -> bool:

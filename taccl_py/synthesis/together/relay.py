@@ -6,12 +6,12 @@ The ranks of a relayed schedule are those of the group and, behind them, those t
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
 from taccl_py.demand import DTYPES, ChunkPlace, DataChunk, DataDemand
+from taccl_py.grouping import grouped
 from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.schedule.ir import Message
 from taccl_py.solvers.limits import Limits
@@ -101,11 +101,7 @@ class _JointDemand:
         ]
         messages: list[list[Message]] = [[] for _ in self._own]
         for message in schedule.messages:
-            by_group: defaultdict[int, list[int]] = defaultdict(list)
-            for chunk_number in message.chunks:
-                group, number = number_of[chunk_number]
-                by_group[group].append(number)
-            for group, numbers in by_group.items():
+            for group, numbers in grouped(number_of[chunk] for chunk in message.chunks).items():
                 size = sum(demands[group].chunks[number].size_bytes for number in numbers)
                 end_us = message.start_us + self._machine.message_us(message.link, size)
                 packed = len(numbers) > 1

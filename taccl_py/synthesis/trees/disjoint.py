@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from taccl_py.arrays import IntArray
+from taccl_py.grouping import by_number
 from taccl_py.solvers.limits import Over
 from taccl_py.solvers.max_flow import FlowNetwork
 from taccl_py.synthesis.trees.network import CapacityNetwork
@@ -175,7 +176,4 @@ class _TreeGrowth:
 
 
 def _links_from(network: CapacityNetwork) -> Sequence[Sequence[int]]:
-    links: list[list[int]] = [[] for _ in range(network.num_ranks)]
-    for link, rank in enumerate(network.src.tolist()):
-        links[rank].append(link)
-    return links
+    return by_number(network.num_ranks, ((rank, link) for link, rank in enumerate(network.src.tolist())))

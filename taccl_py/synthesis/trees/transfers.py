@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from taccl_py.grouping import by_number, grouped
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.packing import SpanningTree
 from taccl_py.synthesis.trees.rounding import TreeSet
@@ -70,10 +71,11 @@ def gather_transfers(
         Transfers that must bring the pieces to their roots first (see `reduce_transfers`); they stand first in the result.
     """
     transfers = list(sums)
-    arrivals: dict[tuple[int, int], list[int]] = {}
-    for index, transfer in enumerate(sums):
-        if network.dst[transfer.link] == network.roots[transfer.root]:
-            arrivals.setdefault((transfer.root, transfer.piece), []).append(index)
+    arrivals = grouped(
+        ((transfer.root, transfer.piece), index)
+        for index, transfer in enumerate(sums)
+        if network.dst[transfer.link] == network.roots[transfer.root]
+    )
     for number, tree in enumerate(tree_set.trees):
         order = downwards(network, tree.links.tolist(), network.roots[tree.root])
         for cut in range(cuts):
@@ -87,10 +89,11 @@ def gather_transfers(
 def _own_first(network: CapacityNetwork, transfers: list[PieceTransfer]) -> list[PieceTransfer]:
     """Let what is relayed between nodes wait for the sender's own pieces on the same link."""
     node_of = network.problem.topology.node_of
-    own: dict[int, list[int]] = {}
-    for index, transfer in enumerate(transfers):
-        if not transfer.reduce and network.src[transfer.link] == network.roots[transfer.root]:
-            own.setdefault(int(network.resources[transfer.link, 0]), []).append(index)
+    own = grouped(
+        (int(network.resources[transfer.link, 0]), index)
+        for index, transfer in enumerate(transfers)
+        if not transfer.reduce and network.src[transfer.link] == network.roots[transfer.root]
+    )
     result = []
     for transfer in transfers:
         src, dst = int(network.src[transfer.link]), int(network.dst[transfer.link])
@@ -160,10 +163,7 @@ def sum_up(
 
 def downwards(network: CapacityNetwork, links: list[int], root: int) -> list[int]:
     """Links of a tree, every one after the one that leads to it."""
-    below: dict[int, list[int]] = {}
-    for link in links:
-        if link >= 0:
-            below.setdefault(int(network.src[link]), []).append(link)
+    below = grouped((int(network.src[link]), link) for link in links if link >= 0)
     order: list[int] = []
     front = [root]
     for rank in front:
@@ -195,10 +195,7 @@ def number_pieces(trees: Sequence[SpanningTree], cuts: Sequence[int], *, apart: 
     pieces = [TreePiece(tree, cut) for tree, count in enumerate(cuts) for cut in range(count)]
     if not apart:
         pieces.sort(key=lambda piece: ((piece.cut + 0.5) / cuts[piece.tree], piece.tree))
-    found: list[list[TreePiece]] = [[] for _ in range(1 + max(tree.root for tree in trees))]
-    for piece in pieces:
-        found[trees[piece.tree].root].append(piece)
-    return found
+    return by_number(1 + max(tree.root for tree in trees), ((trees[piece.tree].root, piece) for piece in pieces))
 
 
 def piece_transfers(

@@ -13,6 +13,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
+from taccl_py.grouping import by_number
 from taccl_py.schedule.dispatch import followers
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.order import OrderChoice, PieceCosts, TreePlan, followed, left_shifted, mirrored
@@ -55,10 +56,8 @@ def turned_around(network: CapacityNetwork, turned: Sequence[int], sums: OrderCh
             sums.transfers, followers([transfer.after for transfer in sums.transfers]), strict=True
         )
     ]
-    arrivals: list[list[int]] = [[] for _ in grids]
-    for index, transfer in enumerate(sums.transfers):
-        if not transfer.after:
-            arrivals[transfer.root].append(index)
+    last = ((each.root, index) for index, each in enumerate(sums.transfers) if not each.after)
+    arrivals = by_number(len(grids), last)
     transfers = tuple([*first, *_later(first, arrivals, rest, grids)])
     finer = rest.costs.scaled(rest.num_chunks / count)
     costs = replace(finer, chunks=tuple(grid.sizes for grid in grids))
