@@ -13,7 +13,7 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import DemandBounds, demand_bound
 from taccl_py.synthesis.bounds.crossing import Gate, NodeClasses
 from taccl_py.synthesis.bounds.demand import _BoundedDemand
-from taccl_py.synthesis.bounds.handout import Handout, _HandoutSearch, _HandoutStage, _quickest
+from taccl_py.synthesis.bounds.handout import Handout, _HandoutSearch, _HandoutStage
 from taccl_py.synthesis.bounds.knowledge import Hub
 from taccl_py.synthesis.bounds.net import Net
 from taccl_py.synthesis.engine import Demand, Events, Options
@@ -353,4 +353,4 @@ def test_what_is_known_never_falls():
 
 
 def test_what_stands_for_all_gates_costs_no_more_than_any():
-    assert _quickest([Gate(1.0, 20.0, 3.0), Gate(2.0, 10.0, 2.5), Gate(1.5, 30.0, 4.0)]) == Gate(1.0, 10.0, 2.5)
+    assert Gate.quickest([Gate(1.0, 20.0, 3.0), Gate(2.0, 10.0, 2.5), Gate(1.5, 30.0, 4.0)]) == Gate(1.0, 10.0, 2.5)
