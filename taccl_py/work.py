@@ -27,6 +27,8 @@ class WorkRates:
         Iterations of a linear program, times its rows and columns.
     timed
         Chunks of messages for which starts are computed; those that always go together count as one.
+    ordered
+        Messages of a known order for which starts are computed, again and again with other sizes.
     placed
         Messages of trees that a list scheduler places.
     justified
@@ -52,6 +54,7 @@ class WorkRates:
     pipelined: float = 2.0
     linear: float = 3e-8
     timed: float = 8e-6
+    ordered: float = 5e-6
     placed: float = 1.6e-5
     justified: float = 4e-6
     priced: float = 3e-6

@@ -152,7 +152,7 @@ class PlanDependences:
 
     def time_us(self, sizes_bytes: Sequence[float]) -> float:
         """Arrival of the last message, every message having a size of its own and the plan's order being kept."""
-        clock = _ScheduleClock(self, sizes_bytes)
+        clock = _ScheduleClock(self, sizes_bytes, again=True)
         clock.send_in_order()
         return max(clock.end_us, default=0.0)
 
@@ -177,9 +177,12 @@ class PlanDependences:
 class _ScheduleClock:
     """State of a schedule being timed: when links and ports are free, and messages sent."""
 
-    def __init__(self, plan: PlanDependences, sizes_bytes: Sequence[float]) -> None:
+    def __init__(self, plan: PlanDependences, sizes_bytes: Sequence[float], *, again: bool = False) -> None:
         topology, untimed = plan.topology, plan.untimed
-        count_work("timed", sum(len(message.chunks) for message in untimed))
+        if again:
+            count_work("ordered", len(untimed))
+        else:
+            count_work("timed", sum(len(message.chunks) for message in untimed))
         self.plan = plan
         self.times = OccupationTimes(topology, zip((message.link for message in untimed), sizes_bytes, strict=True))
         self.free_us = [0.0] * topology.num_resources

@@ -95,3 +95,27 @@ def test_parts_of_allreduces_are_made_even_where_the_work_is_done(monkeypatch, k
     views.search(demand, "auto", Options(limits=limits), load_profile("rccl-mi300x"), Events())
     assert asked.count("auto") == 1
     assert set(asked) == ({"auto", "templates", "greedy"} if kind is Kind.REDUCE else {"auto"})
+
+
+@pytest.mark.parametrize(("work_s", "views_searched"), [(3.0, 2), (3.7, 1), (4.2, 0)])
+def test_as_many_protocols_are_searched_for_as_there_is_time_for_each(monkeypatch, work_s, views_searched):
+    """Five seconds, of which a search for one of two protocols takes one; each needs a fifth of what the machine itself took."""
+    best, asked = exchange(Kind.ALLGATHER, MB), []
+    answer = Synthesis(best, Bound(1.0, "made up"), Proof.FEASIBLE, "none", {}, ())
+
+    def own(*_):
+        count_seconds(work_s)
+        return answer
+
+    def under(*given):
+        asked.append(given[2].protocol)
+        count_seconds(1.0)
+        return [best]
+
+    monkeypatch.setattr(views, "load_engine", lambda _: own)
+    monkeypatch.setattr(views, "likely_views", lambda *_: [ProtocolView("LL", 1), ProtocolView("Simple", 1)])
+    monkeypatch.setattr(views, "schedules_under", under)
+    demand = Demand(best.topology, Kind.ALLGATHER, float(MB))
+    limits = Limits(seconds=5.0, workers=1, by_work=True)
+    views.search(demand, "auto", Options(limits=limits), load_profile("rccl-mi300x"), Events())
+    assert asked == ["LL", "Simple"][:views_searched]

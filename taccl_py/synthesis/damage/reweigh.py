@@ -88,11 +88,13 @@ def weighed_plans(plan: Schedule, demand: Demand, limits: Limits) -> Iterator[We
     PackageMissing
         If highspy is not installed.
     """
-    damage = Damage(plan, demand.topology)
-    for parts in _weighings(damage, limits):
-        count = next(_counts(plan.collective, demand, len(parts)), None)
-        if count is not None:
-            yield WeighedPlan(damage, parts, demand, PlanCut.of(damage, parts, count).time_us(demand))
+    used, spared = (Damage(plan, demand.topology, spares_slow=spares) for spares in (False, True))
+    # For small messages a little more over a slow link takes longer than it takes others to carry everything.
+    for damage in (used, spared) if spared.images != used.images else (used,):
+        for parts in _weighings(damage, limits):
+            count = next(_counts(plan.collective, demand, len(parts)), None)
+            if count is not None:
+                yield WeighedPlan(damage, parts, demand, PlanCut.of(damage, parts, count).time_us(demand))
 
 
 def _counts(collective: Collective, demand: Demand, parts: int) -> Iterator[int]:

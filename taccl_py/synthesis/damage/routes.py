@@ -67,10 +67,13 @@ class Damage:
         Schedule on the whole machine.
     topology
         The damaged machine.
+    spares_slow
+        True if links that are slow now are not used, as if they were gone.
     """
 
     plan: Schedule
     topology: Topology
+    spares_slow: bool = False
 
     @cached_property
     def blocks(self) -> tuple[ChunkBlock, ...]:
@@ -89,17 +92,18 @@ class Damage:
     @cached_property
     def images(self) -> tuple[int | None, ...]:
         """For every link of the whole machine what is left of it."""
-        return link_images(self.plan.topology, self.topology)
+        left = link_images(self.plan.topology, self.topology)
+        if not self.spares_slow:
+            return left
+        return tuple(image if self._is_as_before(link, image) else None for link, image in enumerate(left))
 
     @cached_property
     def changed(self) -> frozenset[int]:
         """Links of the whole machine that are gone, or take longer now."""
-        whole, left = self.plan.topology, self.topology
-        return frozenset(
-            link
-            for link, image in enumerate(self.images)
-            if image is None or costs_of(whole, link) != costs_of(left, image)
-        )
+        return frozenset(link for link, image in enumerate(self.images) if not self._is_as_before(link, image))
+
+    def _is_as_before(self, link: int, image: int | None) -> bool:
+        return image is not None and costs_of(self.plan.topology, link) == costs_of(self.topology, image)
 
     @cached_property
     def damaged_ranks(self) -> tuple[int, ...]:

@@ -398,3 +398,15 @@ def test_a_plan_that_comes_back_to_its_first_node_has_no_route_over_other_lanes(
         (3, 4),
         (0, 2),
     ]
+
+
+@pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.ALLREDUCE])
+def test_a_slow_nic_is_also_left_out_altogether(kind):
+    """Where its messages would be small, what the others carry is faster than a little more over the slow one."""
+    slow = Demand(degraded(cluster(2, 4), NIC_SLOW), kind, float(MIB))
+    gone = replace(slow, topology=degraded(cluster(2, 4), NIC_GONE))
+    whole = healed(slow.topology)
+    there = replace(slow, topology=whole)
+    (plan, *_) = written(there, demand_bound(whole, kind, 0, there.size_bytes, LIMITS), LIMITS, Events())
+    times_us = {each.time_us for each in weighed_plans(plan, slow, LIMITS)}
+    assert times_us > {each.time_us for each in weighed_plans(plan, gone, LIMITS)}
