@@ -197,8 +197,8 @@ def bound_under(schedule: Schedule, profile: RuntimeProfile) -> Bound:
 def _trials(schedules: Iterable[Schedule], lowering: _TrialLowering, needed: int = 1) -> list[Trial]:
     """Trials of the schedules that can be lowered, of one and of so many of the first at least; those that are slow by far are left out.
 
-    First each schedule as it is, then they are cut into ever more pieces, the one of the fewest messages first, which takes the least time,
-    and the slow ones last of all. The first schedule, all that there may be time for, is in pieces before others are tried.
+    What is of the fewest messages comes first, as it takes the least time: a schedule as it is, or one that is cut into ever more pieces; and
+    what is slow comes last.
 
     Raises
     ------
@@ -208,12 +208,10 @@ def _trials(schedules: Iterable[Schedule], lowering: _TrialLowering, needed: int
     found = _FoundTrials()
     try:
         for place, schedule in enumerate(schedules):
-            if found.trials and place >= needed and lowering.ends.over():
-                break
-            if schedule.makespan_us <= PARAMS.hopeless * found.best_us:
+            if place < needed:
                 found.go_on(place, lowering.trials(schedule))
-            if place == 0:
-                found.go_on_with_next(lowering.ends.over)
+            else:
+                found.wait(place, schedule, lowering.trials(schedule))
         while found.go_on_with_next(lowering.ends.over):
             pass
     except Interrupted:
@@ -233,7 +231,7 @@ class _FoundTrials:
         All of them.
     unfinished
         Heap of what goes on: whether the last trial of a schedule was slow, its messages, its time in microseconds, place of the schedule,
-        and its next trials.
+        and its next trials. Before the first one it is not slow, and the time is that on links and ports alone.
     best_us
         Least time of all; infinite if there is none.
     failure
@@ -246,9 +244,18 @@ class _FoundTrials:
         self.best_us = math.inf
         self.failure: LoweringError | None = None
 
+    def wait(self, place: int, schedule: Schedule, trials: Iterator[tuple[Trial, float]]) -> None:
+        """Let the schedule of this place wait for its first trial."""
+
+        def unless_hopeless() -> Iterator[tuple[Trial, float]]:
+            if schedule.makespan_us <= PARAMS.hopeless * self.best_us:
+                yield from trials
+
+        heappush(self.unfinished, (False, len(schedule.messages), schedule.makespan_us, place, unless_hopeless()))
+
     def go_on_with_next(self, over: Over) -> bool:
-        """Take the trial whose turn it is; False if there is none or no time."""
-        if not self.unfinished or over():
+        """Take the trial whose turn it is; False if there is none, or no time for more than one."""
+        if not self.unfinished or (self.trials and over()):
             return False
         *_, place, trials = heappop(self.unfinished)
         self.go_on(place, trials)

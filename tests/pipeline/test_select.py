@@ -379,8 +379,8 @@ def test_engines_take_turns_at_being_lowered(monkeypatch):
     assert tried == [each.messages for each in (answer, fast, slow, middle)]
 
 
-def test_all_schedules_but_the_first_are_tried_before_they_are_in_pieces(monkeypatch):
-    """The ring comes first, and its first pieces; then the exchange as it is and in pieces, which come before finer ones of the ring."""
+def test_schedules_of_as_many_messages_are_tried_before_they_are_in_pieces(monkeypatch):
+    """The ring comes first, then the exchange, and its pieces, which are faster than those of the ring."""
     ring, direct, tried = _ring(16 * MB), exchange(Kind.ALLGATHER, 16 * MB), []
 
     def noted(schedule, *given, **named):
@@ -395,26 +395,31 @@ def test_all_schedules_but_the_first_are_tried_before_they_are_in_pieces(monkeyp
         found_by("ring", ring), Bound(1.0, "made up"), Proof.FEASIBLE, "none", {}, (found_by("direct", direct),)
     )
     _, chosen = lower_under(found, RCCL, MI300X, None, ends=LoweringEnds(over=over))
-    assert tried == [("ring", 56), ("ring", 112), ("direct", 56), ("direct", 112)]
+    assert tried == [("ring", 56), ("direct", 56), ("direct", 112), ("ring", 112)]
     assert chosen.schedule.origin.found_by == "direct"
 
 
-def test_what_may_be_faster_in_pieces_is_cut_before_others_the_fewest_messages_first(monkeypatch):
-    """A slow schedule whose estimate is below the best trial is cut, and one that is slow by its estimate too only behind all others."""
-    times_us = {"first": [150, 160], "many": [152, 155], "hopeless": [200, 120], "few": [200, 155]}
-    messages = {"first": 8, "many": 9, "hopeless": 2, "few": 3}
-    estimates_us = {"hopeless": 151, "few": 110}
+def test_what_has_the_fewest_messages_is_tried_first_and_what_is_slow_last(monkeypatch):
+    """In pieces or not; slow is what is not estimated to be faster in pieces either. What takes too long on links alone is not tried."""
+    times_us = {"first": [150, 160], "many": [152, 155], "slow": [200, 120], "few": [200, 155], "hopeless": [100]}
+    messages = {"first": 8, "many": 9, "slow": 2, "few": 3, "hopeless": 1}
+    estimates_us = {"slow": 151, "few": 110}
+
+    def schedule_of(name, number=0):
+        links_us = 100.0 if name != "hopeless" else 226.0
+        return SimpleNamespace(
+            name=name, number=number, makespan_us=links_us, messages=[None] * (messages[name] << number)
+        )
 
     def trials_of(each):
         for number, us in enumerate(times_us[each.name]):
-            schedule = SimpleNamespace(name=each.name, number=number, messages=[None] * (messages[each.name] << number))
-            yield SimpleNamespace(schedule=schedule, options=None, profile=None), us
+            yield SimpleNamespace(schedule=schedule_of(each.name, number), options=None, profile=None), us
 
     monkeypatch.setattr(select, "_estimated_us", lambda schedule, *_: estimates_us[schedule.name])
     lowering = SimpleNamespace(ends=LoweringEnds(), trials=trials_of)
-    found = select._trials([SimpleNamespace(name=name, makespan_us=100.0) for name in times_us], lowering)
+    found = select._trials(map(schedule_of, times_us), lowering)
     assert [(trial.schedule.name, trial.schedule.number) for trial in found] == [
-        ("first", 0), ("first", 1), ("many", 0), ("hopeless", 0), ("few", 0), ("few", 1), ("many", 1), ("hopeless", 1),
+        ("first", 0), ("slow", 0), ("few", 0), ("few", 1), ("first", 1), ("many", 0), ("many", 1), ("slow", 1),
     ]  # fmt: skip
 
 
