@@ -10,7 +10,7 @@ laid out together. The fastest that the verifier accepts is the choice. Under th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
@@ -148,10 +148,11 @@ def lower_under(
     # An answer whose messages take several steps each is not as fast as it seems, and takes long to lower: it has to wait for its turn.
     is_first = all(len(steps) == 1 for steps in sent_steps(folded(synthesis.schedule)))
     first, found = ([synthesis.schedule], found) if is_first else ([], (synthesis.schedule, *found))
-    ranked = sorted(found, key=lambda schedule: _estimated_us(schedule, options, profile))
+    estimates_us = {id(schedule): _estimated_us(schedule, options, profile) for schedule in found}
+    ranked = sorted(found, key=lambda schedule: estimates_us[id(schedule)])
     schedules = _in_turn(unlike([*first, *kept, *ranked]), 1 + synthesis.kept)[: PARAMS.most_schedules]
     lowering = _TrialLowering(options, profile, instances, fixed_chunks, any_call=fixed_chunks, ends=ends)
-    trials = _trials(schedules, lowering, 1 + synthesis.kept)
+    trials = _trials(schedules, lowering, 1 + synthesis.kept, estimates_us)
     chosen = _choose(trials, lowering)
     if chosen.schedule is synthesis.schedule:
         return synthesis, chosen
@@ -183,7 +184,7 @@ def choose_for(
         If a limit of the runtime cannot be kept.
     """
     lowering = _TrialLowering(options, profile, instances, fixed_chunks=False, any_call=True, ends=LoweringEnds())
-    return _choose(_trials([schedule], lowering), lowering)
+    return _choose(_trials([schedule], lowering, 1, {}), lowering)
 
 
 def bound_under(schedule: Schedule, profile: RuntimeProfile) -> Bound:
@@ -194,11 +195,13 @@ def bound_under(schedule: Schedule, profile: RuntimeProfile) -> Bound:
     return bounds.at(schedule.size_bytes, over=over)
 
 
-def _trials(schedules: Iterable[Schedule], lowering: _TrialLowering, needed: int = 1) -> list[Trial]:
+def _trials(
+    schedules: Iterable[Schedule], lowering: _TrialLowering, needed: int, estimates_us: Mapping[int, float]
+) -> list[Trial]:
     """Trials of the schedules that can be lowered, of one and of so many of the first at least; those that are slow by far are left out.
 
-    What is of the fewest messages comes first, as it takes the least time: a schedule as it is, or one that is cut into ever more pieces; and
-    what is slow comes last.
+    The first of each engine comes first if its estimate, by its identity, is below what was found until then. Of all others, as they are or
+    cut into ever more pieces, those of the fewest messages do, which take the least time, and slow ones last.
 
     Raises
     ------
@@ -207,8 +210,11 @@ def _trials(schedules: Iterable[Schedule], lowering: _TrialLowering, needed: int
     """
     found = _FoundTrials()
     try:
+        finders = set[str]()
         for place, schedule in enumerate(schedules):
-            if place < needed:
+            promises = schedule.finder not in finders and estimates_us.get(id(schedule), math.inf) < found.best_us
+            finders.add(schedule.finder)
+            if place < needed or (promises and not lowering.ends.over()):
                 found.go_on(place, lowering.trials(schedule))
             else:
                 found.wait(place, schedule, lowering.trials(schedule))

@@ -400,15 +400,23 @@ def test_schedules_of_as_many_messages_are_tried_before_they_are_in_pieces(monke
 
 
 def test_what_has_the_fewest_messages_is_tried_first_and_what_is_slow_last(monkeypatch):
-    """In pieces or not; slow is what is not estimated to be faster in pieces either. What takes too long on links alone is not tried."""
-    times_us = {"first": [150, 160], "many": [152, 155], "slow": [200, 120], "few": [200, 155], "hopeless": [100]}
-    messages = {"first": 8, "many": 9, "slow": 2, "few": 3, "hopeless": 1}
-    estimates_us = {"slow": 151, "few": 110}
+    """In pieces or not; slow is what is not estimated to be faster in pieces either. What takes too long on links alone is not tried.
+
+    Of other engines the one whose estimate is below the first trial, 150 us, does not wait for its turn.
+    """
+    times_us = {
+        "first": [150, 160], "many": [152, 155], "slow": [200, 120], "few": [200, 155], "hopeless": [100],
+        "waiting": [156, 157], "promising": [158, 159],
+    }  # fmt: skip
+    messages = {"first": 8, "many": 9, "slow": 2, "few": 3, "hopeless": 1, "waiting": 40, "promising": 30}
+    finders = {"waiting": "greedy", "promising": "trees"}
+    estimates_us = {"slow": 151, "few": 110, "waiting": 150, "promising": 149}
 
     def schedule_of(name, number=0):
         links_us = 100.0 if name != "hopeless" else 226.0
+        carried = [None] * (messages[name] << number)
         return SimpleNamespace(
-            name=name, number=number, makespan_us=links_us, messages=[None] * (messages[name] << number)
+            name=name, number=number, makespan_us=links_us, messages=carried, finder=finders.get(name, "templates")
         )
 
     def trials_of(each):
@@ -417,9 +425,12 @@ def test_what_has_the_fewest_messages_is_tried_first_and_what_is_slow_last(monke
 
     monkeypatch.setattr(select, "_estimated_us", lambda schedule, *_: estimates_us[schedule.name])
     lowering = SimpleNamespace(ends=LoweringEnds(), trials=trials_of)
-    found = select._trials(map(schedule_of, times_us), lowering)
+    schedules = list(map(schedule_of, times_us))
+    estimated_us = {id(each): estimates_us.get(each.name, 1.0) for each in schedules}
+    found = select._trials(schedules, lowering, 1, estimated_us)
     assert [(trial.schedule.name, trial.schedule.number) for trial in found] == [
-        ("first", 0), ("slow", 0), ("few", 0), ("few", 1), ("first", 1), ("many", 0), ("many", 1), ("slow", 1),
+        ("first", 0), ("promising", 0), ("slow", 0), ("few", 0), ("few", 1), ("first", 1), ("many", 0), ("many", 1),
+        ("promising", 1), ("waiting", 0), ("waiting", 1), ("slow", 1),
     ]  # fmt: skip
 
 
