@@ -362,21 +362,12 @@ def test_copies_and_sums_over_a_link_take_turns_in_estimates():
     assert trials.estimated_us(schedule, [Protocol.SIMPLE], profile)[Protocol.SIMPLE] == pytest.approx(208 + 103)
 
 
-def test_engines_take_turns_at_being_lowered(monkeypatch):
+def test_engines_take_turns_at_being_lowered():
     """Two schedules of one engine are faster than that of another, which comes between them even so."""
     direct = exchange(Kind.ALLGATHER, 1 << 16)
     fast, middle = found_by("templates", direct), found_by("templates", in_pieces(direct, 2))
-    slow, answer, tried = found_by("greedy", _ring(1 << 16)), found_by("templates", in_pieces(direct, 4)), []
-
-    def noted(schedule, *given, **named):
-        tried.append(schedule.messages)
-        return trial_of(schedule, *given, **named)
-
-    monkeypatch.setattr(select, "trial_of", noted)
-    monkeypatch.setattr(select, "pieces_of", lambda schedule: iter([schedule]))
-    found = Synthesis(answer, Bound(1.0, "made up"), Proof.FEASIBLE, "none", {}, (middle, slow, fast))
-    lower_under(found, RCCL, MI300X, None)
-    assert tried == [each.messages for each in (answer, fast, slow, middle)]
+    slow, answer = found_by("greedy", _ring(1 << 16)), found_by("templates", in_pieces(direct, 4))
+    assert select._in_turn([answer, fast, middle, slow], 1) == [answer, fast, slow, middle]
 
 
 def test_schedules_of_as_many_messages_are_tried_before_they_are_in_pieces(monkeypatch):
@@ -395,22 +386,22 @@ def test_schedules_of_as_many_messages_are_tried_before_they_are_in_pieces(monke
         found_by("ring", ring), Bound(1.0, "made up"), Proof.FEASIBLE, "none", {}, (found_by("direct", direct),)
     )
     _, chosen = lower_under(found, RCCL, MI300X, None, ends=LoweringEnds(over=over))
-    assert tried == [("ring", 56), ("direct", 56), ("direct", 112), ("ring", 112)]
+    assert tried == [("ring", 56), ("direct", 56), ("direct", 112), ("direct", 224)]
     assert chosen.schedule.origin.found_by == "direct"
 
 
-def test_what_has_the_fewest_messages_is_tried_first_and_what_is_slow_last(monkeypatch):
-    """In pieces or not; slow is what is not estimated to be faster in pieces either. What takes too long on links alone is not tried.
+def test_what_has_few_messages_or_promises_to_be_fast_is_tried_first(monkeypatch):
+    """In pieces or not. What takes too long on links alone is not tried.
 
     Of other engines the one whose estimate is below the first trial, 150 us, does not wait for its turn.
     """
     times_us = {
-        "first": [150, 160], "many": [152, 155], "slow": [200, 120], "few": [200, 155], "hopeless": [100],
+        "first": [150, 160], "many": [152, 155], "slow": [600, 120], "few": [200, 155], "hopeless": [100],
         "waiting": [156, 157], "promising": [158, 159],
     }  # fmt: skip
     messages = {"first": 8, "many": 9, "slow": 2, "few": 3, "hopeless": 1, "waiting": 40, "promising": 30}
     finders = {"waiting": "greedy", "promising": "trees"}
-    estimates_us = {"slow": 151, "few": 110, "waiting": 150, "promising": 149}
+    estimates_us = {"first": 140, "many": 151, "slow": 500, "few": 110, "hopeless": 1, "waiting": 150, "promising": 149}
 
     def schedule_of(name, number=0):
         links_us = 100.0 if name != "hopeless" else 226.0
@@ -426,11 +417,11 @@ def test_what_has_the_fewest_messages_is_tried_first_and_what_is_slow_last(monke
     monkeypatch.setattr(select, "_estimated_us", lambda schedule, *_: estimates_us[schedule.name])
     lowering = SimpleNamespace(ends=LoweringEnds(), trials=trials_of)
     schedules = list(map(schedule_of, times_us))
-    estimated_us = {id(each): estimates_us.get(each.name, 1.0) for each in schedules}
+    estimated_us = {id(each): estimates_us[each.name] for each in schedules}
     found = select._trials(schedules, lowering, 1, estimated_us)
     assert [(trial.schedule.name, trial.schedule.number) for trial in found] == [
-        ("first", 0), ("promising", 0), ("slow", 0), ("few", 0), ("few", 1), ("first", 1), ("many", 0), ("many", 1),
-        ("promising", 1), ("waiting", 0), ("waiting", 1), ("slow", 1),
+        ("first", 0), ("promising", 0), ("few", 0), ("few", 1), ("first", 1), ("many", 0), ("many", 1), ("slow", 0),
+        ("slow", 1), ("promising", 1), ("waiting", 0), ("waiting", 1),
     ]  # fmt: skip
 
 
