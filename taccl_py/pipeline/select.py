@@ -215,8 +215,8 @@ def _trials(
             is_of_another = schedule.finder not in finders
             finders.add(schedule.finder)
             trials, estimate_us = lowering.trials(schedule), estimates_us.get(id(schedule), 0.0)
-            promises = is_of_another and estimate_us < found.best_us and not lowering.ends.over()
-            if place < needed or promises:
+            promises = is_of_another and estimate_us < found.best_us
+            if place < needed or (promises and not lowering.ends.over()):  # time counts from when it is first asked for
                 found.go_on(place, trials)
             else:
                 found.wait(place, schedule, estimate_us, trials)
