@@ -56,7 +56,8 @@ class Params:
     leading_part
         Part of the time for a leading run where templates are left out. Guess.
     searching_part
-        Part of the time for a run of engine ``milp``, which is asked several times; engines that are asked once may take all. Measured:
+        Part of the time for a run of engine ``milp``, which is asked several times; engines that are asked once may take all, and so may its
+        first run under a budget of work. Measured:
         AllReduce of 16 MiB on a mesh of 4 x 4, 295.1 us with 0.25, 288.7 with 0.5; what most runs find does not depend on it.
     least_left
         Time that must be left for a race, as a part of what the quick engines took: on a large machine every engine takes long to begin
@@ -399,6 +400,9 @@ class _AutoRun:
         may_race = not self.answers or self._deadline.left >= PARAMS.least_left * spent
         if self.options.limits.by_work and not may_race:
             may_race = not _is_close(self.answers[0], self.bound, PARAMS.far_gap)
+        if self.options.limits.by_work and all(run.engine in _QUICK for run in runs):
+            # What they count is not taken from others, which with less than alone may just miss their best answers.
+            self._deadline = self.options.limits.deadline()
         if self._deadline.left and may_race and not is_closed:
             self._race([run for run in self._first if run not in runs])
         return runs or leading_runs(self.demand)
@@ -430,10 +434,11 @@ class _AutoRun:
         if self.answers and self._deadline.left < least and not self.options.limits.by_work:
             runs, workers = leading, 1
         with self._racer(1.0, workers).running() as racer:
-            second = _shared_out(second_runs(self.demand))
+            second = _shared_out(second_runs(self.demand), PARAMS.searching_part)
             replaced = [run for run in left_out_runs(self.demand) if run not in self._first]
             left_out = [] if self._has_answer_of(_HIERARCHY) else replaced
-            is_closed = self._run(racer, _shared_out(runs), [] if left_out else second)
+            first_part = 1.0 if self.options.limits.by_work else PARAMS.searching_part
+            is_closed = self._run(racer, _shared_out(runs, first_part), [] if left_out else second)
             if left_out and not is_closed and not racer.over:
                 self._run(racer, [] if self._has_answer_of(_HIERARCHY) else left_out, second)
 
@@ -456,9 +461,9 @@ class _AutoRun:
         return any(origin is not None and origin.engine == engine for origin in origins)
 
 
-def _shared_out(runs: Sequence[EngineRun]) -> list[EngineRun]:
+def _shared_out(runs: Sequence[EngineRun], part: float) -> list[EngineRun]:
     """Runs in the order of a race: those of the engine that is asked several times come last, each with a part of the time."""
-    found = [replace(run, part=PARAMS.searching_part) if run.engine == _SEARCHING else run for run in runs]
+    found = [replace(run, part=part) if run.engine == _SEARCHING else run for run in runs]
     return sorted(found, key=lambda run: run.engine == _SEARCHING)
 
 
