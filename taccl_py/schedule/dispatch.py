@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterable, Sequence
 
+from taccl_py.tolerances import LAST_DIGITS
 from taccl_py.topology.model import Topology
 
 # A resource that a message occupies, and for how many microseconds, or of any other unit that all times are in.
@@ -23,6 +24,38 @@ def followers(waits_for: Sequence[Iterable[int]]) -> list[list[int]]:
         for before in earlier:
             found[before].append(number)
     return found
+
+
+def tails_us(
+    lasts_us: Sequence[float], waits_for: Sequence[Iterable[int]], order: Sequence[int] | None = None
+) -> list[float]:
+    """Longest path from the start of each of some messages to the end of what waits for it, in microseconds.
+
+    Parameters
+    ----------
+    lasts_us
+        How long each takes.
+    waits_for
+        Those that each waits for.
+    order
+        Their numbers, none before one that it waits for; None for the order of numbers.
+    """
+    tails = list(lasts_us)
+    behind_us = [0.0] * len(tails)
+    for i in reversed(range(len(tails)) if order is None else order):
+        tails[i] += behind_us[i]
+        for before in waits_for[i]:
+            if tails[i] > behind_us[before]:
+                behind_us[before] = tails[i]
+    return tails
+
+
+def longest_first(
+    lasts_us: Sequence[float], waits_for: Sequence[Iterable[int]], order: Sequence[int] | None = None
+) -> list[int]:
+    """Numbers of messages, those with the longest path to the end first; see `tails_us`."""
+    tails = tails_us(lasts_us, waits_for, order)
+    return sorted(range(len(tails)), key=lambda i: (-tails[i], i))
 
 
 class OccupationTimes:
@@ -51,6 +84,9 @@ class OccupationTimes:
 class Dispatch:
     """State of a dispatch: what is free, what waits for data, and what waits for a resource.
 
+    A message that occupies nothing and takes no time is a *barrier*: it arrives as soon as all that it waits for has arrived. With it, what a
+    hundred messages wait for is counted once. Moments that differ by rounding are one moment, the last of them.
+
     Parameters
     ----------
     num_resources
@@ -61,6 +97,8 @@ class Dispatch:
         Messages, by number, that must have arrived before each; they wait for each other nowhere in a circle.
     order
         Numbers of all messages, those first that go first where there is a choice.
+    users
+        Messages that wait for each, where that is known.
     """
 
     def __init__(
@@ -71,14 +109,15 @@ class Dispatch:
         message_us: Sequence[float],
         waits_for: Sequence[Collection[int]],
         order: Sequence[int],
+        users: Sequence[Sequence[int]] | None = None,
     ) -> None:
-        self._links, self._uses, self._message_us = links, uses, message_us
+        self._links, self._uses, self._message_us = links, list(uses), list(message_us)
         self._place = [0] * len(order)
         for place, i in enumerate(order):
             self._place[i] = place
         self._at_place = order
         self._missing = [len(before) for before in waits_for]
-        self._users = followers(waits_for)
+        self._users = followers(waits_for) if users is None else users
         self._free_us = [0.0] * num_resources
         # Messages of each link whose data have arrived, and links, by their first message, that wait for a resource.
         self._ready: dict[int, list[int]] = {link: [] for link in links}
@@ -90,32 +129,45 @@ class Dispatch:
 
     def starts_us(self) -> list[float]:
         """Start all messages, once; when each does, in microseconds."""
-        self._serve(0.0, sorted(self._place[i] for i, missing in enumerate(self._missing) if not missing), [])
+        first = [i for i, missing in enumerate(self._missing) if not missing]
+        self._serve(0.0, self._enter(first, 0.0), [])
         while self._events:
-            now = self._events[0][0]
+            soon = self._events[0][0] * (1 + LAST_DIGITS)
+            now = 0.0
             ready: list[int] = []
             freed: list[int] = []
-            while self._events and self._events[0][0] <= now:
-                event = heapq.heappop(self._events)[1]
+            while self._events and self._events[0][0] <= soon:
+                now, event = heapq.heappop(self._events)
                 if event < self._first_message:
                     freed.append(event)
                 else:
-                    ready += self._arrive(event - self._first_message)
-            heapq.heapify(ready)
+                    ready += self._arrive(event - self._first_message, now)
             self._serve(now, ready, freed)
         return self._start_us
 
-    def _arrive(self, i: int) -> list[int]:
+    def _arrive(self, i: int, now: float) -> list[int]:
         """Places of the messages that have waited for this one alone."""
-        found = []
+        complete = []
         for user in self._users[i]:
             self._missing[user] -= 1
             if not self._missing[user]:
-                found.append(self._place[user])
+                complete.append(user)
+        return self._enter(complete, now) if complete else complete
+
+    def _enter(self, complete: list[int], now: float) -> list[int]:
+        """Places of messages whose data have arrived; barriers among them arrive themselves."""
+        found = []
+        for i in complete:
+            if self._uses[i] or self._message_us[i]:
+                found.append(self._place[i])
+            else:
+                self._start_us[i] = now
+                found += self._arrive(i, now)
         return found
 
     def _serve(self, now: float, ready: list[int], freed: list[int]) -> None:
         """Start what can start: of what is ready, and of what waits for resources that are free now."""
+        heapq.heapify(ready)
         heads = [(self._waiting[r][0], r) for r in freed if self._waiting[r]]
         heapq.heapify(heads)
         while ready or heads:
@@ -140,13 +192,19 @@ class Dispatch:
         free_us, ready = self._free_us, self._ready[link]
         while ready:
             i = self._at_place[ready[0]]
-            for resource, _ in self._uses[i]:
-                if free_us[resource] > now:
-                    heapq.heappush(self._waiting[resource], (ready[0], link))
-                    return
+            if self._start_us[i] < 0:
+                for resource, _ in self._uses[i]:
+                    if free_us[resource] > now:
+                        heapq.heappush(self._waiting[resource], (ready[0], link))
+                        return
+                self._start(i, now)
             heapq.heappop(ready)
-            self._start_us[i] = now
-            for resource, occupied_us in self._uses[i]:
-                free_us[resource] = now + occupied_us
-                heapq.heappush(self._events, (now + occupied_us, resource))
-            heapq.heappush(self._events, (now + self._message_us[i], self._first_message + i))
+
+    def _start(self, i: int, now: float) -> None:
+        """Start a message."""
+        free_us, events = self._free_us, self._events
+        self._start_us[i] = now
+        for resource, occupied_us in self._uses[i]:
+            free_us[resource] = until_us = now + occupied_us
+            heapq.heappush(events, (until_us, resource))
+        heapq.heappush(events, (now + self._message_us[i], self._first_message + i))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from taccl_py.collective import Collective
-from taccl_py.schedule.dispatch import Dispatch, OccupationTimes
+from taccl_py.schedule.dispatch import Dispatch, OccupationTimes, longest_first
 from taccl_py.schedule.ir import Message, Schedule, block_borders, rounding_us
 from taccl_py.schedule.layout import ChunkBlocks, UntimedMessage, choose_scratch, contiguous_runs
 from taccl_py.topology.model import Topology
@@ -227,24 +227,11 @@ class _ScheduleClock:
 
     def dispatch(self, *, as_planned: bool = False) -> list[int]:
         """Send all, of those that could start first always the one with the longest path to go, or the plan's first one; in which order."""
-        order = self.plan.order if as_planned else self._longest_first()
-        deliveries = self.plan.deliveries
+        deliveries, uses, message_us = self.plan.deliveries, self.times.uses, self.times.message_us
+        order = self.plan.order if as_planned else longest_first(message_us, deliveries, self.plan.order)
         links = [message.link for message in self.plan.untimed]
-        uses, message_us = self.times.uses, self.times.message_us
         self.start_us = Dispatch(
             self.plan.topology.num_resources, links, uses, message_us, deliveries, order
         ).starts_us()
         self.end_us = [start + lasts for start, lasts in zip(self.start_us, message_us, strict=True)]
         return sorted(order, key=self.start_us.__getitem__)
-
-    def _longest_first(self) -> list[int]:
-        """All messages, those with the longest path to go first."""
-        deliveries = self.plan.deliveries
-        path_us = list(self.times.message_us)
-        behind_us = [0.0] * len(path_us)
-        for i in reversed(self.plan.order):
-            path_us[i] += behind_us[i]
-            for j in deliveries[i]:
-                if path_us[i] > behind_us[j]:
-                    behind_us[j] = path_us[i]
-        return sorted(range(len(path_us)), key=lambda i: (-path_us[i], i))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from taccl_py.schedule.dispatch import Dispatch, OccupationTimes
+from taccl_py.schedule.dispatch import Dispatch, OccupationTimes, tails_us
 from taccl_py.schedule.ir import Message
 from taccl_py.topology.model import Topology
 from taccl_py.work import count_work
@@ -55,13 +55,7 @@ class MessageCosts(OccupationTimes):
 
     def tails_us(self, plan: Sequence[PlannedMessage]) -> list[float]:
         """Longest path from the start of each message to the end of what waits for it."""
-        behind = [0.0] * len(plan)
-        found = [0.0] * len(plan)
-        for i in reversed(range(len(plan))):
-            found[i] = self.message_us[i] + behind[i]
-            for before in plan[i].after:
-                behind[before] = max(behind[before], found[i])
-        return found
+        return tails_us(self.message_us, [message.after for message in plan])
 
 
 def dispatch_plan(

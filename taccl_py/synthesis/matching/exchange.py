@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from taccl_py.grouping import grouped
-from taccl_py.schedule.ir import Message
+from taccl_py.schedule.dispatch import Dispatch, longest_first
+from taccl_py.schedule.ir import Message, sort_messages
 from taccl_py.synthesis.matching.fabric import Fabric, Sort
 from taccl_py.synthesis.matching.params import PARAMS
 from taccl_py.tolerances import RELATIVE
@@ -198,58 +198,22 @@ def order_messages(fabrics: Sequence[Fabric], messages: Sequence[ExchangedMessag
         Each after the one that it waits for.
     """
     count_work("timed", len(messages))
-    fabric = fabrics[0]
-    follow, left_us = _follow(fabrics, messages)
-    free_us: dict[int, float] = {}
-    waiting: list[list[tuple[float, int]]] = [[] for _ in fabric.sorts]
-    uses = _uses(fabric)
-    timed: list[Message] = []
-    # (time, message that may start or -1, orbit that becomes free)
-    events = [(0.0, number, -1) for number, message in enumerate(messages) if message.after < 0]
-    while events:
-        now = events[0][0]
-        soon = now * (1 + RELATIVE)
-        stirred: set[int] = set()
-        while events and events[0][0] <= soon:
-            _, number, orbit = heapq.heappop(events)
-            if number < 0:
-                stirred.update(uses[orbit])
-            else:
-                queue = fabric.sort_of[messages[number].link]
-                heapq.heappush(waiting[queue], (-left_us[number], number))
-                stirred.add(queue)
-        for _, queue in sorted((waiting[queue][0], queue) for queue in stirred if waiting[queue]):
-            message = messages[waiting[queue][0][1]]
-            sort = _sort(fabrics, message)
-            if any(free_us.get(claim.orbit, 0.0) > soon for claim in sort.claims):
-                continue
-            _, number = heapq.heappop(waiting[queue])
-            end = now + sort.message_us
-            timed.append(Message(message.link, message.chunks, now, end))
-            for later in follow[number]:
-                heapq.heappush(events, (end, later, -1))
-            for claim in sort.claims:
-                free_us[claim.orbit] = now + claim.time_us
-                heapq.heappush(events, (now + claim.time_us, -1, claim.orbit))
-    return tuple(timed)
+    queues = [fabrics[0].sort_of[message.link] for message in messages]
+    sorts = [_sort(fabrics, message) for message in messages]
+    waits_for = [(message.after,) if message.after >= 0 else () for message in messages]
+    message_us = [sort.message_us for sort in sorts]
+    starts_us = Dispatch(
+        fabrics[0].topology.num_resources,
+        queues,
+        [sort.claims for sort in sorts],
+        message_us,
+        waits_for,
+        longest_first(message_us, waits_for),
+    ).starts_us()
+    timed = zip(messages, starts_us, message_us, strict=True)
+    return sort_messages(Message(m.link, m.chunks, start, start + lasts_us) for m, start, lasts_us in timed)
 
 
 def _sort(fabrics: Sequence[Fabric], message: ExchangedMessage) -> Sort:
     fabric = fabrics[len(message.chunks) - 1]
     return fabric.sorts[fabric.sort_of[message.link]]
-
-
-def _follow(fabrics: Sequence[Fabric], messages: Sequence[ExchangedMessage]) -> tuple[list[list[int]], list[float]]:
-    """Messages that wait for each message, and the time from its start to the end of all of them."""
-    follow: list[list[int]] = [[] for _ in messages]
-    left_us = [_sort(fabrics, message).message_us for message in messages]
-    for number in reversed(range(len(messages))):
-        left_us[number] += max((left_us[later] for later in follow[number]), default=0.0)
-        if messages[number].after >= 0:
-            follow[messages[number].after].append(number)
-    return follow, left_us
-
-
-def _uses(fabric: Fabric) -> dict[int, list[int]]:
-    """Sorts that claim each orbit."""
-    return grouped((claim.orbit, number) for number, sort in enumerate(fabric.sorts) for claim in sort.claims)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +16,7 @@ from taccl_py.topology.model import Topology
 from taccl_py.topology.translations import Translations
 
 
-@dataclass(frozen=True)
-class OrbitOccupation:
+class OrbitOccupation(NamedTuple):
     """For how long a message occupies one orbit of links or ports."""
 
     orbit: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -10,13 +9,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
-from taccl_py.schedule.dispatch import followers
+from taccl_py.schedule.dispatch import Dispatch, followers
 from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.params import PARAMS
 from taccl_py.synthesis.trees.transfers import PieceTransfer
-from taccl_py.tolerances import RELATIVE
 from taccl_py.units import BYTES_PER_MB
 from taccl_py.work import count_work
 
@@ -230,7 +228,7 @@ class TransferTimes:
         """See the function of that name."""
         if rule.in_turn:
             return self._in_turn(rule)
-        messages = _ListScheduling(self, rule).messages()
+        messages = _SharedMessages(self, rule).messages()
         return self.left_shifted(mirrored(messages) if rule.backwards else messages)
 
     def _in_turn(self, rule: DispatchRule) -> TreePlan:
@@ -360,47 +358,49 @@ def left_shifted(transfers: Sequence[PieceTransfer], costs: PieceCosts, messages
     return TransferTimes(transfers, costs).left_shifted(messages)
 
 
-# What goes first: transfers of early turns, then those with the longest path to go from when they should; piece and number of the transfer break ties.
-_Rank = tuple[int, float, int, int]
-
-
-class _ListScheduling:
-    """Event-driven list scheduling. A transfer that cannot start waits at one of the resources that hold it up."""
+class _SharedMessages(Dispatch):
+    """Dispatch of transfers in which neighbours that are ready together share a message."""
 
     def __init__(self, times: TransferTimes, rule: DispatchRule) -> None:
-        transfers = times.transfers
+        transfers, costs = times.transfers, times.costs
         count_work("placed", len(transfers))
-        self._transfers, self._costs, self._rule = transfers, times.costs, rule
+        self._transfers, self._costs, self._rule = transfers, costs, rule
         self._sizes, self._resources, self._places = times.sizes, times.resources, times.places
-        self._follows, leads = (times.leads, times.follows) if rule.backwards else (times.follows, times.leads)
+        follows, leads = (times.leads, times.follows) if rule.backwards else (times.follows, times.leads)
         self._path_us = times.path_back_us if rule.backwards else times.path_us
-        self._missing = [len(lead) for lead in leads]
-        rng = random.Random(rule.seed)
-        change = [1 + COMMON.jitter * rng.random() if rule.seed else 1.0 for _ in transfers]
         work = times.work
         self._left = max(work, default=0.0)
         self._fullest = work.index(self._left) if work else 0
         self._full = {resource for resource, time_us in enumerate(work) if time_us >= PARAMS.dispatch_full * self._left}
+        self._longest = PARAMS.stretch * times.longest_us
+        # Transfers that can start, by the place of the first of their pieces and of the one that follows.
+        self._joins: dict[int, int] = {}
+        self._joins_to: dict[int, int] = {}
+        self._together: dict[int, tuple[int, ...]] = {}
+        self._messages: list[TreeMessage] = []
+        alone = [costs.of_message(t.link, size) for t, size in zip(transfers, self._sizes, strict=True)]
+        super().__init__(
+            len(work),
+            [transfer.link for transfer in transfers],
+            [cost.occupied for cost in alone],
+            [cost.time_us for cost in alone],
+            leads,
+            self._order(),
+            follows,
+        )
+
+    def _order(self) -> list[int]:
+        """Transfers of early turns first, then those with the longest path to go from when they should; piece and number break ties."""
+        rule, transfers = self._rule, self._transfers
+        rng = random.Random(rule.seed)
         turn = self._turns() if rule.stay else {}
         pace_us = self._left * rule.paced * (-1 if rule.backwards else 1)
-        urgency = [
-            path_us * change[i] * (1 + turn.get((transfers[i].root, transfers[i].link), 0))
-            for i, path_us in enumerate(self._path_us)
-        ]
-        self._rank = [
-            (transfer.turn, transfer.ahead * pace_us - urgency[i], transfer.piece, i)
-            for i, transfer in enumerate(transfers)
-        ]
-        self._longest = PARAMS.stretch * times.longest_us
-        self._free = [0.0] * len(work)
-        self._waiting: list[list[_Rank]] = [[] for _ in work]
-        # Transfers that can start, by the place of the first of their pieces and of the one that follows.
-        self._ready: dict[int, int] = {}
-        self._ready_to: dict[int, int] = {}
-        self._begun = [False] * len(transfers)
-        self._messages: list[TreeMessage] = []
-        # (time, resource that becomes free or -1, transfers that arrive)
-        self._events: list[tuple[float, int, tuple[int, ...]]] = []
+        rank = []
+        for transfer, path_us in zip(transfers, self._path_us, strict=True):
+            change = 1 + COMMON.jitter * rng.random() if rule.seed else 1.0
+            urgency_us = path_us * change * (1 + turn.get((transfer.root, transfer.link), 0))
+            rank.append((transfer.turn, transfer.ahead * pace_us - urgency_us, transfer.piece))
+        return sorted(range(len(transfers)), key=rank.__getitem__)
 
     def _turns(self) -> dict[tuple[int, int], int]:
         """Number of links that a root uses later, for each of its links at a full port, by root and link."""
@@ -417,54 +417,40 @@ class _ListScheduling:
         return turns
 
     def messages(self) -> list[TreeMessage]:
-        """Run to the end."""
-        self._serve([self._enter(i) for i, missing in enumerate(self._missing) if not missing], 0.0)
-        while self._events:
-            now = self._events[0][0]
-            candidates = []
-            while self._events and self._events[0][0] <= now * (1 + RELATIVE):
-                _, resource, arrived = heapq.heappop(self._events)
-                for transfer in arrived:
-                    candidates += self._released(transfer)
-                if resource >= 0 and self._waiting[resource]:
-                    candidates.append((heapq.heappop(self._waiting[resource]), resource))
-            self._serve(candidates, now)
+        """All messages, in the order of their starts."""
+        self.starts_us()
         return self._messages
 
-    def _enter(self, index: int) -> tuple[_Rank, int]:
-        first, end = self._places[index]
-        self._ready[first] = self._ready_to[end] = index
-        return self._rank[index], -1
+    def _enter(self, complete: list[int], now: float) -> list[int]:
+        for i in complete:
+            first, end = self._places[i]
+            self._joins[first] = self._joins_to[end] = i
+        return super()._enter(complete, now)
 
-    def _released(self, transfer: int) -> list[tuple[_Rank, int]]:
-        released = []
-        for follower in self._follows[transfer]:
-            self._missing[follower] -= 1
-            if not self._missing[follower]:
-                released.append(self._enter(follower))
-        return released
+    def _arrive(self, i: int, now: float) -> list[int]:
+        found = []
+        for transfer in self._together.pop(i):
+            found += super()._arrive(transfer, now)
+        return found
 
-    def _serve(self, candidates: list[tuple[_Rank, int]], now: float) -> None:
-        """Start candidates in order; one that leaves its resource free makes room for the next that waits there."""
-        soon = now * (1 + RELATIVE)
-        heapq.heapify(candidates)
-        while candidates:
-            rank, origin = heapq.heappop(candidates)
-            index = rank[-1]
-            if not self._begun[index]:
-                for resource in self._resources[index]:
-                    if self._free[resource] > soon:
-                        heapq.heappush(self._waiting[resource], rank)
-                        break
-                else:
-                    self._begin(*self._company(index), now)
-            if origin >= 0 and self._waiting[origin] and self._free[origin] <= soon:
-                heapq.heappush(candidates, (heapq.heappop(self._waiting[origin]), origin))
+    def _start(self, i: int, now: float) -> None:
+        together, size = self._company(i)
+        for transfer in together:
+            first, end = self._places[transfer]
+            del self._joins[first], self._joins_to[end]
+            self._start_us[transfer] = now
+        link = self._transfers[i].link
+        cost = self._costs.of_message(link, size)
+        self._together[i], self._uses[i], self._message_us[i] = together, cost.occupied, cost.time_us
+        self._messages.append(TreeMessage(together, now, now + cost.time_us))
+        if self._fullest in self._resources[i]:
+            self._left -= size * self._costs.chunk_us[link][self._resources[i].index(self._fullest)]
+        super()._start(i, now)
 
     def _company(self, index: int) -> tuple[tuple[int, ...], int]:
         """A transfer and the neighbours that share its message, in order of piece, and how many chunks they have."""
         message, size = [index], self._sizes[index]
-        for ready, side in ((self._ready, 1), (self._ready_to, 0)):
+        for ready, side in ((self._joins, 1), (self._joins_to, 0)):
             place = self._places[index][side]
             while (other := ready.get(place)) is not None:
                 together = size + self._sizes[other]
@@ -482,27 +468,10 @@ class _ListScheduling:
         """True if a transfer may share a message, which then has so many transfers and chunks."""
         rule, costs, link = self._rule, self._costs, self._transfers[index].link
         message_us = costs.of_message(link, size).time_us
-        if not self._follows[index] and message_us <= self._longest:
+        if not self._users[index] and message_us <= self._longest:
             return True
         if rule.taper:
             return not self._full.isdisjoint(costs.resources[link]) and message_us <= rule.taper * self._left
         if message_us <= rule.least * max(costs.alpha_us[link]):
             return True
         return number * self._path_us[index] <= rule.patience * self._left
-
-    def _begin(self, message: tuple[int, ...], size: int, now: float) -> None:
-        link = self._transfers[message[0]].link
-        for index in message:
-            first, end = self._places[index]
-            del self._ready[first], self._ready_to[end]
-            self._begun[index] = True
-        cost = self._costs.of_message(link, size)
-        arrival = now + cost.time_us
-        self._messages.append(TreeMessage(message, now, arrival))
-        for position, (resource, time_us) in enumerate(cost.occupied):
-            self._free[resource] = now + time_us
-            if time_us > 0:
-                heapq.heappush(self._events, (now + time_us, resource, ()))
-            if resource == self._fullest:
-                self._left -= size * self._costs.chunk_us[link][position]
-        heapq.heappush(self._events, (arrival, -1, message))
