@@ -306,7 +306,8 @@ def synthesize_demand(  # noqa: PLR0913 - keywords with defaults, as the command
     Returns
     -------
     DemandAnswer
-        ``schedule``, ``time_us``, ``bound``, ``gap``, ``proof``, ``ended`` and ``known``, the collective that the demand is, if it is one.
+        ``schedule``, ``time_us``, ``bound``, ``gap``, ``proof``, ``ended`` and ``known``, the collective that the demand is, if it is one;
+        ``schedules`` are the schedule and those of other planners, of which `lower` takes the one with the fastest program.
 
     Raises
     ------

@@ -209,7 +209,7 @@ def lower(
             "protocol": (protocol, AUTO),
             "instances": (instances, None),
         }
-        return _lower_demand(found if isinstance(found, DemandSchedule) else found.schedule, runtime, asked)
+        return _lower_demand((found,) if isinstance(found, DemandSchedule) else found.schedules, runtime, asked)
     schedule = found.schedule if isinstance(found, Answer) else found
     if not isinstance(schedule, Schedule):
         raise InputError(
@@ -241,19 +241,21 @@ def lower(
     )  # fmt: skip
 
 
-def _lower_demand(schedule: DemandSchedule, runtime: str, asked: dict[str, tuple[object, object]]) -> LoweredFile:
+def _lower_demand(
+    schedules: Sequence[DemandSchedule], runtime: str, asked: dict[str, tuple[object, object]]
+) -> LoweredFile:
     for field, (value, default) in asked.items():
         if value != default:
             raise InputError(
                 "is for the eight collectives, and this is the schedule of a demand; leave it out",
                 path="arguments", field=field,
             )  # fmt: skip
-    name = MSCCLPP.name if runtime == AUTO else known_runtime(runtime, schedule.topology).name
+    name = MSCCLPP.name if runtime == AUTO else known_runtime(runtime, schedules[0].topology).name
     target = next((each for each in DEMAND_TARGETS if each.runtime == name), None)
     if target is None:
         raise refuse_runtime(name)
-    demand = schedule.demand.joined()
-    made = target.lower(schedule, demand, None, None)
+    demand = schedules[0].demand.joined()
+    schedule, made = target.lower_best(target.soon_lowered(schedules) or schedules[:1], demand)
     time_us = demand_program_replay(made.program, schedule.topology, "the program", demand)(None).makespan_us
     profile = neutral_profile() if made.profile is None else load_profile(made.profile)
     return LoweredFile(made.text, schedule, made.program, name, profile, 1, time_us, made.runtime_us)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -27,7 +27,7 @@ from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError, InvalidArtifact, LoweringError, Violation
 from taccl_py.jsonio import canonical_json, format_of, read_text, write_all
 from taccl_py.report.tables import SUMMARY_FORMAT, print_table
-from taccl_py.solvers.limits import Limits
+from taccl_py.solvers.limits import Limits, Over, never
 from taccl_py.synthesis.catalog import DEMAND_ENGINES
 
 if TYPE_CHECKING:
@@ -355,6 +355,7 @@ def _search(
     """Search, write and print."""
     from taccl_py.api.demands import demand_seconds
     from taccl_py.demand.files import write_demand
+    from taccl_py.pipeline.demand_programs import DEMAND_TARGETS
     from taccl_py.pipeline.demands import synthesize_demand
     from taccl_py.report.demands import demand_record, demand_table
     from taccl_py.schedule.demand_files import write_demand_schedule
@@ -367,6 +368,7 @@ def _search(
         effort=values["effort"],
         time_limit=values["time_limit"],
     )
+    ends = {target.runtime: limits.to_lower() for target in DEMAND_TARGETS}
     with watched(stop, values.get("progress")) as events:
         answer = synthesize_demand(topology, demand, limits, events, engine)
     facts = demand_record(answer) | command_fact()
@@ -383,7 +385,7 @@ def _search(
                     [{"low": list(box.low), "high": list(box.high)} for box in resharding.boxes]
                 )
             if not values.get("only_schedule"):
-                programs = lower_for_all(answer.synthesis.schedule, demand, output, texts)
+                programs = lower_for_all(answer.schedules, demand, output, texts, ends=ends)
             facts["programs"] = programs
             names = [*(path.name for path in texts), "summary.json"]
             texts[output / "summary.json"] = canonical_json({"format": SUMMARY_FORMAT, **facts, "files": names})
@@ -401,18 +403,25 @@ def _search(
 
 
 def lower_for_all(
-    schedule: DemandSchedule, demand: DataDemand, output: Path, texts: dict[Path, str], prefix: str = ""
+    schedules: Sequence[DemandSchedule],
+    demand: DataDemand,
+    output: Path,
+    texts: dict[Path, str],
+    prefix: str = "",
+    ends: Mapping[str, Over] | None = None,
 ) -> list[dict[str, Any]]:
     """Lower for every runtime that takes demands, and record it; what one cannot do is told, and the schedule is there in any case.
 
     Parameters
     ----------
-    schedule, demand
-        The schedule, and the demand with which its programs are verified.
+    schedules, demand
+        The schedule, behind it others of which one is lowered where its program is faster, and the demand with which programs are verified.
     output, texts
         Directory, and texts of its files, to which those of programs are added.
     prefix
         Of the files' names.
+    ends
+        By runtime: true once no other schedule than the first is to be tried; None: as long as it takes.
     """
     from taccl_py.pipeline.demand_programs import DEMAND_TARGETS
 
@@ -421,22 +430,22 @@ def lower_for_all(
         record: dict[str, Any] = {
             "runtime": target.runtime,
             "file": prefix + target.file,
+            "found_by": None,
             "unit_bytes": None,
             "refused": None,
         }
         found.append(record)
-        if len(schedule.messages) > target.most_messages:
+        tried = target.soon_lowered(schedules)
+        if not tried:
             record["refused"] = (
                 f"more than {target.most_messages} messages, whose program takes longer than the search; taccl lower tries to make it of the schedule"
             )
             continue
         try:
-            made = target.lower(schedule, demand, None, None)
+            schedule, made = target.lower_best(tried, demand, never if ends is None else ends[target.runtime])
         except LoweringError as error:
             record["refused"] = str(error)
         else:
             texts[output / f"{prefix}{target.file}"] = made.text
-            record["unit_bytes"] = made.unit_bytes
-            if made.runtime_us is not None:
-                record |= {"group": made.group, "runtime_us": made.runtime_us, "runtime_profile": made.profile}
+            record |= {"found_by": schedule.finder, "unit_bytes": made.unit_bytes, **made.runtime_facts}
     return found

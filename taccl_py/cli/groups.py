@@ -258,7 +258,7 @@ def _write_group(found: GroupsSynthesis, number: int, output: Path, texts: dict[
     demand = found.demand_of(number)
     texts[output / f"{name}.json"] = write_demand_schedule(schedule)
     texts[output / f"{name}.demand.json"] = write_demand(demand)
-    return lower_for_all(schedule, demand, output, texts, prefix=f"{name}.")
+    return lower_for_all([schedule], demand, output, texts, prefix=f"{name}.")
 
 
 def _index(found: GroupsSynthesis, output: Path, texts: Collection[Path]) -> str:

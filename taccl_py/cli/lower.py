@@ -273,8 +273,8 @@ def _demand_facts(made: DemandProgram) -> tuple[dict[str, Any], str]:
     summary += f", chunks of {made.unit_bytes} bytes"
     if made.group > 1:
         summary += f", {made.group} threadblocks share every operation"
+    facts |= made.runtime_facts
     if made.runtime_us is not None:
-        facts |= {"group": made.group, "runtime_us": made.runtime_us, "runtime_profile": made.profile}
         summary += f", {format_time(made.runtime_us)} under runtime profile {made.profile}"
     return facts, summary
 

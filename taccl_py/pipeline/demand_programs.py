@@ -1,9 +1,13 @@
-"""Programs of demands: lowered for the runtimes that take a collective of their own, and verified with the demand."""
+"""Programs of demands: lowered for the runtimes that take a collective of their own, and verified with the demand.
+
+Under the runtime profile of the machine's GPUs the best schedules of several planners are lowered, and the fastest program is the choice.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from taccl_py.demand import DataDemand
 from taccl_py.errors import InputError, LoweringError, require_verdict
@@ -13,19 +17,44 @@ from taccl_py.lowering.mscclpp import LoweredPlan
 from taccl_py.lowering.mscclpp.demand import lower_demand_plan
 from taccl_py.lowering.plan import Plan
 from taccl_py.lowering.program import Program
-from taccl_py.pipeline.plan_choice import WORTH, doubled
+from taccl_py.pipeline.plan_choice import WORTH, doubled, fastest_among
 from taccl_py.profiles.catalog import AUTO, select_profile
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.runtimes import LEGACY, MSCCLPP, RUNTIMES
 from taccl_py.schedule.for_demand import DemandSchedule
 from taccl_py.simulate.plan_replay import RuntimePlanReplay
+from taccl_py.simulate.runtime_replay import RuntimeReplay
+from taccl_py.solvers.limits import Over, never
+from taccl_py.verify.demand import verify_demand_schedule
 from taccl_py.verify.msccl import verify_program
 from taccl_py.verify.mscclpp import verify_plan
+from taccl_py.work import count_work
+
+
+@dataclass(frozen=True)
+class Params:
+    """Numbers of the lowering of demands.
+
+    Attributes
+    ----------
+    grouped
+        Work of a plan with groups, as times that of one without. Measured: two ndv5, moe-combine of 16 tokens, 0.4 s without groups, 0.9 to 1.4
+        with groups of 2 to 8.
+    refused
+        Work after which it is known that a plan finds no room, as times that of one that does. Measured: seven plans of moe-dispatch and
+        moe-combine on one and two nodes of ndv4 and ndv5, 1.3 to 15.
+    """
+
+    grouped: float = 2.5
+    refused: float = 5.0
+
+
+PARAMS = Params()
 
 
 @dataclass(frozen=True, slots=True)
 class DemandProgram:
-    """A verified program of a demand, and its text.
+    """A program of a demand, and its text.
 
     Attributes
     ----------
@@ -36,9 +65,10 @@ class DemandProgram:
     unit_bytes
         Bytes of one of its chunks.
     group
-        Threadblocks that share every operation.
+        Threadblocks that share every operation; 1 in XML.
     runtime_us, profile
-        Time under the runtime profile of the machine's GPUs, by which the group was chosen, and the profile's name; None without one.
+        Time under the runtime profile of the machine's GPUs, by which the program was chosen, in microseconds, and the profile's name; None
+        without one.
     """
 
     program: Plan | Program
@@ -48,15 +78,105 @@ class DemandProgram:
     runtime_us: float | None = None
     profile: str | None = None
 
+    @property
+    def runtime_facts(self) -> dict[str, Any]:
+        """Group of a plan, time and runtime profile, as they stand in summaries; empty without a profile."""
+        if self.runtime_us is None:
+            return {}
+        group = {"group": self.group} if isinstance(self.program, Plan) else {}
+        return {**group, "runtime_us": self.runtime_us, "runtime_profile": self.profile}
+
 
 @dataclass(frozen=True, slots=True)
 class DemandTarget:
-    """A runtime that takes demands: its name, the name of the file, what makes that, and up to how many messages in seconds."""
+    """A runtime that takes demands.
+
+    Attributes
+    ----------
+    runtime, file
+        Its name, and the name of the file.
+    draft
+        Makes the program of a schedule, under a name (None is that of demand and machine), with groups of so many threadblocks (None: what is
+        fastest under the shipped runtime profile of the machine's GPUs, and 1 without one).
+    verify
+        Refuses a program's text that is wrong for the demand.
+    most_messages
+        Messages up to which a program is made in seconds.
+    """
 
     runtime: str
     file: str
-    lower: Callable[[DemandSchedule, DataDemand, str | None, int | None], DemandProgram]
+    draft: Callable[[DemandSchedule, str | None, int | None], DemandProgram]
+    verify: Callable[[str, DataDemand], None]
     most_messages: int
+
+    def lower(
+        self, schedule: DemandSchedule, demand: DataDemand, name: str | None = None, group: int | None = None
+    ) -> DemandProgram:
+        """Program of a schedule that the verifier accepts.
+
+        Parameters
+        ----------
+        schedule, demand
+            The schedule, and the demand with which its program is verified.
+        name, group
+            As for `draft`.
+
+        Raises
+        ------
+        LoweringError
+            If a limit of the runtime cannot be kept.
+        InputError
+            If a group is asked for, which XML does not have.
+        InvalidArtifact, Unsupported
+            If the verifier does not accept the text.
+        """
+        made = self.draft(schedule, name, group)
+        self.verify(made.text, demand)
+        return made
+
+    def soon_lowered(self, schedules: Sequence[DemandSchedule]) -> list[DemandSchedule]:
+        """Schedules of an answer of which a program is soon made: the answer's own, and then those that have the least to lower.
+
+        Without a runtime profile, by which programs are compared, there is at most the answer's own, which is the first.
+        """
+        first, *others = schedules
+        if select_profile(AUTO, self.runtime, first.topology).profile.is_neutral:
+            others = []
+        tried = [first, *sorted(others, key=lambda each: _num_moved(each.coalesced()))]
+        return [each for each in tried if len(each.messages) <= self.most_messages]
+
+    def lower_best(
+        self, schedules: Sequence[DemandSchedule], demand: DataDemand, over: Over = never
+    ) -> tuple[DemandSchedule, DemandProgram]:
+        """The schedule whose program is fastest under the runtime profile of the machine's GPUs, and the program.
+
+        Parameters
+        ----------
+        schedules
+            What is tried, the answer's own first.
+        demand
+            The demand with which the program is verified.
+        over
+            True once time is up, asked as soon as there is a program; no other is made then.
+
+        Raises
+        ------
+        LoweringError
+            If a limit of the runtime cannot be kept by any of them; the error is that of the first.
+        InvalidArtifact, Unsupported
+            If the verifier does not accept the schedule or the text.
+        """
+        schedule, made = fastest_among(schedules, lambda each: self.draft(each, None, None), over)
+        if schedule is not schedules[0]:
+            require_verdict("schedule", verify_demand_schedule(schedule, demand))
+        self.verify(made.text, demand)
+        return schedule, made
+
+
+def _num_moved(schedule: DemandSchedule) -> int:
+    """Number of chunks that messages carry, each a send and a receive."""
+    return sum(len(message.chunks) for message in schedule.messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,48 +188,37 @@ class _GroupedPlan:
     runtime_us: float
 
 
-def demand_to_plan(
-    schedule: DemandSchedule, demand: DataDemand, name: str | None = None, group: int | None = None
-) -> DemandProgram:
-    """Plan for MSCCL++ of a schedule that the verifier accepts.
-
-    Parameters
-    ----------
-    schedule, demand
-        The schedule, and the demand with which its plan is verified.
-    name
-        None is that of demand and machine.
-    group
-        Threadblocks that share every operation. None: what is fastest under the shipped runtime profile of the machine's GPUs, and 1
-        without one.
-
-    Raises
-    ------
-    LoweringError
-        If a limit of the runtime cannot be kept.
-    InvalidArtifact, Unsupported
-        If the verifier does not accept the text.
-    """
+def _draft_plan(schedule: DemandSchedule, name: str | None, group: int | None) -> DemandProgram:
+    """Plan for MSCCL++, see `DemandTarget`."""
+    schedule = schedule.coalesced()
     profile = select_profile(AUTO, MSCCLPP.name, schedule.topology).profile
-    best = None
     if profile.is_neutral:
-        lowered = lower_demand_plan(schedule, name, group or 1)
+        best, lowered = None, lower_demand_plan(schedule, name, group or 1)
     else:
         best = _grouped(schedule, name, group or 1, profile)
         best = _in_the_best_groups(schedule, name, best, profile) if group is None else best
         lowered = best.lowered
-    verdict = verify_plan(lowered.text, "plan.json", demand=demand)
-    require_verdict("plan.json", verdict.violations, verdict.unsupported)
     longest = max(max(gpu.input_chunks, gpu.output_chunks) for gpu in lowered.plan.gpus)
-    unit_bytes = demand.longest_bytes // longest
+    unit_bytes = schedule.demand.longest_bytes // longest
     if best is None:
         return DemandProgram(lowered.plan, lowered.text, unit_bytes, group or 1)
     return DemandProgram(lowered.plan, lowered.text, unit_bytes, best.group, best.runtime_us, profile.name)
 
 
+def _verify_plan(text: str, demand: DataDemand) -> None:
+    verdict = verify_plan(text, "plan.json", demand=demand)
+    require_verdict("plan.json", verdict.violations, verdict.unsupported)
+
+
 def _grouped(schedule: DemandSchedule, name: str | None, group: int, profile: RuntimeProfile) -> _GroupedPlan:
     """The plan with groups of so many threadblocks, timed at the demand's own size."""
-    lowered = lower_demand_plan(schedule, name, group)
+    steps = 2 * _num_moved(schedule)
+    try:
+        lowered = lower_demand_plan(schedule, name, group)
+    except LoweringError:
+        count_work("lowered", PARAMS.refused * steps)
+        raise
+    count_work("lowered", steps if group == 1 else PARAMS.grouped * steps)
     replay = RuntimePlanReplay(lowered.plan, None, schedule.topology, profile)
     return _GroupedPlan(group, lowered, replay.time_us(schedule.demand.longest_bytes))
 
@@ -133,28 +242,29 @@ def _in_the_best_groups(
     return best
 
 
-def demand_to_xml(
-    schedule: DemandSchedule, demand: DataDemand, name: str | None = None, group: int | None = None
-) -> DemandProgram:
-    """XML for legacy MSCCL, as a custom collective; for the parameters and errors see `demand_to_plan`.
-
-    Raises
-    ------
-    InputError
-        If a group is asked for, which XML does not have.
-    """
+def _draft_xml(schedule: DemandSchedule, name: str | None, group: int | None) -> DemandProgram:
+    """XML for legacy MSCCL, as a custom collective, see `DemandTarget`."""
     if group is not None:
         raise InputError("is for MSCCL++ (mscclpp-json); leave it out", path="command line", field="--group")
     program = lower_demand_program(schedule, LEGACY, name)
-    text = emit_xml(program, LEGACY)
+    count_work("lowered", sum(len(block.steps) for gpu in program.gpus for block in gpu.threadblocks))
+    text, longest_bytes = emit_xml(program, LEGACY), schedule.demand.longest_bytes
+    unit_bytes = longest_bytes // program.num_chunks_per_loop
+    profile = select_profile(AUTO, LEGACY.name, schedule.topology).profile
+    if profile.is_neutral:
+        return DemandProgram(program, text, unit_bytes)
+    runtime_us = RuntimeReplay(program, schedule.topology, profile).time_us(longest_bytes)
+    return DemandProgram(program, text, unit_bytes, runtime_us=runtime_us, profile=profile.name)
+
+
+def _verify_xml(text: str, demand: DataDemand) -> None:
     verdict = verify_program(text, LEGACY, demand=demand)
     require_verdict("algorithm.xml", verdict.violations, verdict.unsupported)
-    return DemandProgram(program, text, demand.longest_bytes // program.num_chunks_per_loop)
 
 
 DEMAND_TARGETS = (
-    DemandTarget(MSCCLPP.name, "plan.json", demand_to_plan, 1000),
-    DemandTarget(LEGACY.name, "algorithm.xml", demand_to_xml, 5000),
+    DemandTarget(MSCCLPP.name, "plan.json", _draft_plan, _verify_plan, 1000),
+    DemandTarget(LEGACY.name, "algorithm.xml", _draft_xml, _verify_xml, 5000),
 )
 
 

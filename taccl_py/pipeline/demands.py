@@ -56,6 +56,11 @@ class DemandAnswer:
         return self.synthesis.schedule
 
     @property
+    def schedules(self) -> tuple[DemandSchedule, ...]:
+        """The schedule, and those of other planners, whose programs may be faster."""
+        return (self.schedule, *self.synthesis.runners_up)
+
+    @property
     def time_us(self) -> float:
         """Predicted time of the schedule on links and ports, in microseconds."""
         return self.schedule.makespan_us

@@ -7,9 +7,10 @@ through pieces of it in loops.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.mscclpp import LoweredPlan, PlanOptions, lower_plan
@@ -27,6 +28,18 @@ _MOST_PASSES = 64  # of a loop
 # Twice as many threadblocks, or passes of a loop, must be worth it.
 WORTH = 0.98
 _MOST_DOUBLINGS = 40  # of the size, at which packets have long lost
+
+
+class TimedProgram(Protocol):
+    """A program, and its time under a profile."""
+
+    @property
+    def runtime_us(self) -> float | None:
+        """Time at the size that it is for, in microseconds; None under the neutral profile."""
+
+
+_Candidate = TypeVar("_Candidate")
+_Choice = TypeVar("_Choice", bound=TimedProgram)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +172,33 @@ def choose_among(
     LoweringError
         If a limit of the runtime cannot be kept by any of them; the error is that of the first.
     """
-    best: tuple[Schedule, PlanChoice] | None = None
+    return fastest_among(schedules[:_MOST_SCHEDULES], lambda each: choose_plan(each, options, profile, wishes), over)
+
+
+def fastest_among(
+    schedules: Iterable[_Candidate], make: Callable[[_Candidate], _Choice], over: Over = never
+) -> tuple[_Candidate, _Choice]:
+    """The first of some schedules of which a program can be made, and its program; with times under a profile, the one whose program is fastest.
+
+    Parameters
+    ----------
+    schedules
+        One or more, those that are tried in any case first.
+    make
+        Makes and times a program.
+    over
+        True once time is up, asked as soon as there is a program; no other schedule is tried then.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept by any of them; the error is that of the first.
+    """
+    best: tuple[_Candidate, _Choice] | None = None
     errors: list[LoweringError] = []
-    for schedule in schedules[:_MOST_SCHEDULES]:
+    for schedule in schedules:
         try:
-            choice = choose_plan(schedule, options, profile, wishes)
+            choice = make(schedule)
         except LoweringError as error:
             errors.append(error)
             continue
@@ -176,7 +211,7 @@ def choose_among(
     return best
 
 
-def _time_us(choice: PlanChoice) -> float:
+def _time_us(choice: TimedProgram) -> float:
     return math.inf if choice.runtime_us is None else choice.runtime_us
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from taccl_py.report.tables import fact_table, machine_facts, plain_table
@@ -59,8 +60,18 @@ def demand_table(result: dict[str, Any]) -> Table:
         ("messages", f"{result['messages']}, chunks {result['chunks']}"),
         ("found by", result["found_by"] or result["engine"]),
         ("search ended", result["ended"]),
+        *_program_rows(result["programs"]),
     ]
     return fact_table(_title(result), rows)
+
+
+def _program_rows(programs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Time of each program that has one under a runtime profile, and who found its schedule, which may be another one."""
+    return [
+        (program["file"], f"{format_time(program['runtime_us'])} under runtime profile {program['runtime_profile']}, found by {program['found_by']}")
+        for program in programs
+        if "runtime_us" in program
+    ]  # fmt: skip
 
 
 def _title(result: dict[str, Any]) -> str:

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError
 from taccl_py.runtimes import MAX_COUNT
-from taccl_py.schedule.ir import Schedule
+from taccl_py.schedule.ir import MessagesInOrder, Schedule
 from taccl_py.sketch.model import Sketch
 from taccl_py.solvers.limits import Limits
 from taccl_py.topology.model import Topology
@@ -20,6 +20,8 @@ from taccl_py.units import relative_gap
 
 if TYPE_CHECKING:
     from taccl_py.synthesis.bounds import Bound
+
+_Timed = TypeVar("_Timed", bound=MessagesInOrder)
 
 
 @dataclass(frozen=True)
@@ -198,9 +200,9 @@ class Synthesis:
         return relative_gap(self.schedule.makespan_us, self.bound.time_us)
 
 
-def unlike(schedules: Iterable[Schedule]) -> list[Schedule]:
+def unlike(schedules: Iterable[_Timed]) -> list[_Timed]:
     """The schedules without those that are as fast as one before them with as many messages, mostly its images."""
-    found: dict[tuple[int, int, str], Schedule] = {}
+    found: dict[tuple[int, int, str], _Timed] = {}
     for schedule in schedules:
         found.setdefault((len(schedule.messages), schedule.num_steps, f"{schedule.makespan_us:.6g}"), schedule)
     return list(found.values())

@@ -64,6 +64,28 @@ def test_every_verb_takes_a_demand(capsys, tmp_path, mine):
     assert "two pieces" in run_here(capsys, "run", out / "schedule.json").out
 
 
+@pytest.mark.slow
+def test_programs_are_of_the_schedules_that_are_fastest_under_their_runtimes_profiles(capsys, tmp_path):
+    """On links and ports evened lanes are best; as a plan for MSCCL++ single links are. Legacy MSCCL has no profile of an H100."""
+    asked, out = tmp_path / "asked.json", tmp_path / "out"
+    chunks = [
+        {"bytes": (1 + (src + place) % 3) << 16, "holds": [src], "wants": [8 + (src + place) % 8]}
+        for src in range(8)
+        for place in range(4)
+    ]
+    asked.write_text(json.dumps({**MINE, "ranks": 16, "chunks": chunks}))
+    done = synth(capsys, "ndv5", asked, "--nodes", 2, "-o", out, "--json")
+    assert done.code == 0, done
+    plan, xml = done.json["programs"]
+    assert (done.json["found_by"], plan["found_by"], xml["found_by"]) == ("balance", "direct", "balance")
+    assert "runtime_us" not in xml
+    own = run_here(
+        capsys, "lower", out / "schedule.json", "--to", "mscclpp-json", "-o", tmp_path / "own.json", "--json"
+    )
+    assert plan["runtime_us"] < 0.9 * own.json["runtime_us"]
+    assert run_here(capsys, "check", out).code == 0
+
+
 @pytest.mark.parametrize("file", ["plan.json", "algorithm.xml"])
 def test_programs_of_demands_are_shown_replayed_and_traced_with_their_demand(capsys, tmp_path, file):
     """One chunk of 64 kB from rank 0 to 1: alpha 0.5 us, 20 us a megabyte, and all that a program adds to that is nothing."""

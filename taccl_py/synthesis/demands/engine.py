@@ -4,13 +4,15 @@ Planners (`taccl_py.synthesis.demands.families`) are trees with different number
 (`taccl_py.synthesis.demands.packing`), for what goes from one rank to one other the balance of a node's lanes, where all want the same flooding,
 and on few ranks the schedule of a collective that is nearly the demand (`taccl_py.synthesis.demands.cover`). Of the best plan other orders are tried. Small
 demands are then solved by CP-SAT (`taccl_py.synthesis.demands.exact`). All of it is deterministic; the budget only decides how much is tried.
+
+All is compared on links and ports alone. The best of the other planners go along, as their programs may be faster (`taccl_py.pipeline.demand_programs`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taccl_py.demand import DataDemand
 from taccl_py.errors import InputError
@@ -34,11 +36,12 @@ from taccl_py.synthesis.demands.families import (
     STEPS,
     PlanFamilies,
     PlanFamily,
+    is_large,
 )
 from taccl_py.synthesis.demands.packing import pack_demand
 from taccl_py.synthesis.demands.params import PARAMS
 from taccl_py.synthesis.demands.plan import DemandPlan
-from taccl_py.synthesis.engine import Events, Proof
+from taccl_py.synthesis.engine import Events, Proof, unlike
 from taccl_py.topology.model import Topology
 from taccl_py.units import relative_gap
 
@@ -67,11 +70,14 @@ class DemandSynthesis:
         Best proven lower bound.
     proof
         See `taccl_py.synthesis.engine.Proof`.
+    runners_up
+        Of each other planner the best schedule, which may be much slower on links and ports, and whose program may be faster.
     """
 
     schedule: DemandSchedule
     bound: Bound
     proof: Proof
+    runners_up: tuple[DemandSchedule, ...] = ()
 
     @staticmethod
     def of(
@@ -81,8 +87,7 @@ class DemandSynthesis:
         proof = Proof.of(schedule.makespan_us, bound)
         if is_proved and proof is Proof.FEASIBLE:
             proof = Proof.IN_CLASS
-        origin = Origin(_ENGINE, "none", "", seed, str(proof), bound.time_us, bound.reason, found_by=found_by)
-        return DemandSynthesis(schedule.with_origin(origin), bound, proof)
+        return DemandSynthesis(_with_origin(schedule, bound, proof, found_by, seed), bound, proof)
 
     @property
     def gap(self) -> float:
@@ -93,6 +98,11 @@ class DemandSynthesis:
     def is_near(self) -> bool:
         """True if it is so near the bound that the engines of a collective are not asked for a large one."""
         return self.gap <= PARAMS.large_near_gap
+
+
+def _with_origin(schedule: DemandSchedule, bound: Bound, proof: Proof, found_by: str, seed: int) -> DemandSchedule:
+    origin = Origin(_ENGINE, "none", "", seed, str(proof), bound.time_us, bound.reason, found_by=found_by)
+    return schedule.with_origin(origin)
 
 
 def solve_demand(
@@ -151,7 +161,8 @@ def solve_demand(
         search.solve(classes)
     if search.best is None:
         return DemandSynthesis.of(DemandSchedule(topology, demand, ()), bound, "copies", limits.seed)
-    return DemandSynthesis.of(search.best, bound, search.finder, limits.seed, is_proved=search.is_proved)
+    answer = DemandSynthesis.of(search.best, bound, search.finder, limits.seed, is_proved=search.is_proved)
+    return replace(answer, runners_up=search.runners_up(families)) if engine == AUTO else answer
 
 
 def _first_families(families: PlanFamilies, engine: str, search: _DemandSearch) -> Iterator[PlanFamily]:
@@ -174,8 +185,9 @@ class _DemandSearch:
         self._near_gap = PARAMS.near_gap
         self.best: DemandSchedule | None = None
         self.finder = ""
-        # Of each planner the best plan, if no schedule of its own is better, and its time.
-        self._best_plans: dict[str, tuple[float, DemandPlan | None]] = {}
+        # Of each planner the best schedule, and its plan, if it has one; and the first plan that was too slow to be timed.
+        self._best_of: dict[str, tuple[DemandSchedule, DemandPlan | None]] = {}
+        self._untimed: dict[str, DemandPlan] = {}
         self.is_proved = False
 
     @property
@@ -219,6 +231,7 @@ class _DemandSearch:
                 if self.is_settled:
                     return
                 if self.best is not None and isinstance(found, DemandPlan) and found.least_us >= self.best.makespan_us:
+                    self._untimed.setdefault(name, found)
                     continue
                 schedule = found.timed() if isinstance(found, DemandPlan) else found
                 self._seen.append(schedule)
@@ -226,8 +239,8 @@ class _DemandSearch:
                     break
                 last_us = schedule.makespan_us
                 self._offer(schedule, name)
-                if schedule.makespan_us < self._best_plans.get(name, (math.inf, None))[0]:
-                    self._best_plans[name] = schedule.makespan_us, found if isinstance(found, DemandPlan) else None
+                if name not in self._best_of or schedule.makespan_us < self._best_of[name][0].makespan_us:
+                    self._best_of[name] = schedule, found if isinstance(found, DemandPlan) else None
                 if self._over() or self.is_spent(name):
                     break
             if self.ended:
@@ -246,7 +259,8 @@ class _DemandSearch:
         if self.best is None:
             return
         most_us = self.best.makespan_us * (1 + PARAMS.reordered_gap)
-        near = [(us, name, plan) for name, (us, plan) in self._best_plans.items() if plan is not None and us <= most_us]
+        best = [(found.makespan_us, name, plan) for name, (found, plan) in self._best_of.items()]
+        near = [(us, name, plan) for us, name, plan in best if plan is not None and us <= most_us]
         for place, (_, name, plan) in enumerate(sorted(near, key=lambda each: each[0])):
             if len(plan.messages) <= PARAMS.most_justified and self.is_far:
                 self._reorder(plan, name, PARAMS.reordering / (1 + place))
@@ -268,6 +282,22 @@ class _DemandSearch:
                     self.is_proved = False
                 if step.is_proved and self.best is step.schedule:
                     self.is_proved = True
+
+    def runners_up(self, families: PlanFamilies) -> tuple[DemandSchedule, ...]:
+        """Best schedule of each planner but the one that found the best; single links have one also where they were not tried, as it is soon made."""
+        found = {name: schedule for name, (schedule, _) in self._best_of.items()}
+        untimed = dict(self._untimed)
+        if DIRECT not in {*found, *untimed} and not is_large(len(families.classes)):
+            untimed.update((DIRECT, plan) for plan in families.direct())
+        for name, plan in untimed.items():
+            if name not in found and len(plan.messages) <= PARAMS.most_in_runners_up:
+                found[name] = plan.timed()
+        found.pop(self.finder, None)
+        others = [
+            _with_origin(schedule, self._bound, Proof.of(schedule.makespan_us, self._bound), name, self._limits.seed)
+            for name, schedule in found.items()
+        ]
+        return tuple(unlike([*filter(None, [self.best]), *others])[1:])
 
     def _offer(self, schedule: DemandSchedule, name: str) -> bool:
         if self.best is not None and schedule.makespan_us >= self.best.makespan_us * (1 - PARAMS.least_step):

@@ -74,7 +74,7 @@ class PlanFamilies:
 
     def beginnings(self) -> Iterator[PlanFamily]:
         """Plans with the pieces of CP-SAT's model, in which it begins."""
-        yield DIRECT, self._direct()
+        yield DIRECT, self.direct()
         for count in PARAMS.exact_pieces:
             if not fits_exactly(self.topology, self.classes, count):
                 return
@@ -89,7 +89,7 @@ class PlanFamilies:
         makers: dict[str, Callable[[], Iterator[PlanFamily]]] = {
             BALANCE: lambda: self._balanced([]),
             MULTICAST: self._multicast,
-            DIRECT: lambda: iter([(DIRECT, self._direct())]),
+            DIRECT: lambda: iter([(DIRECT, self.direct())]),
             GREEDY: self._floods,
             FLOW: lambda: self._packed(search),
             TREES: lambda: self._routed(search),
@@ -110,7 +110,7 @@ class PlanFamilies:
             search.even_out()
         if not made or len(self.classes) <= PARAMS.few_exchanges:
             yield from self._multicast()
-        yield DIRECT, self._direct()
+        yield DIRECT, self.direct()
         yield from self._floods()
         if is_evened and not search.is_far:
             return
@@ -143,7 +143,7 @@ class PlanFamilies:
         """True if every class can go over single links."""
         return all(direct_edges(self.topology, each, each.size_bytes) is not None for each in self.classes)
 
-    def _direct(self) -> Iterator[DemandPlan]:
+    def direct(self) -> Iterator[DemandPlan]:
         """The plan in which everything goes over single links, if there is one."""
         routed = []
         for number, each in enumerate(self.classes):

@@ -78,6 +78,8 @@ class Params:
         4552.8 -> 4562.5 us.
     many_messages
         Messages of which only one order is tried. Guess.
+    most_in_runners_up
+        Messages of a plan that is slower on links and ports up to which it is timed to be a runner-up; of many more no program is made. Guess.
     most_justified
         Messages of a plan up to which they are moved to gaps that earlier ones leave. Measured: bench section demands, AllToAllv on random
         machine 6, whose plans have 3009 messages, effort quick, 2645 -> 2184 us.
@@ -170,6 +172,7 @@ class Params:
     few_exchanges: int = 1000
     planned_pairs: int = 4000
     many_messages: int = 50_000
+    most_in_runners_up: int = 5_000
     most_justified: int = 6_000
     more_attempts: float = 100.0
     reordering: float = 0.15

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taccl_py.api.demands import moe_demand
 from taccl_py.api.machines import load_machine
 from taccl_py.collective import ROOTED, Collective, Kind
 from taccl_py.demand.variable import of_collective
@@ -339,3 +340,17 @@ def test_list_scheduling_is_asked_where_alphas_are_small():
     whole = {"bytes": 3 * 2**20, "holds": [0, 1], "wants": [2, 3]}
     demand = demand_of(4, [whole, {"bytes": 2**20, "adds": [0, 1], "wants": [3]}], "float32")
     assert no_slower_than_each(load_machine("mesh:2x2"), demand, ("greedy", "flow")) <= 49.4
+
+
+def test_other_planners_schedules_go_along_with_the_best():
+    """Single links cannot win on links and ports, and were not even timed."""
+    machine = load_machine("ndv5", nodes=2)
+    demand = moe_demand("moe-dispatch", 16, experts=16, tokens=4, topk=4, token_bytes=7168)
+    found = solve(machine, demand)
+    by = {schedule.finder: schedule for schedule in found.runners_up}
+    assert "direct" in by
+    assert found.schedule.finder not in by
+    for schedule in found.runners_up:
+        assert verify_demand_schedule(schedule, demand) == ()
+        assert schedule.makespan_us >= found.schedule.makespan_us
+    assert solve_demand(machine, demand, QUICK, engine="multicast").runners_up == ()
