@@ -41,12 +41,12 @@ class Params:
         Work of a plan with groups, as times that of one without. Measured: two ndv5, moe-combine of 16 tokens, 0.4 s without groups, 0.9 to 1.4
         with groups of 2 to 8.
     refused
-        Work after which it is known that a plan finds no room, as times that of one that does. Measured: seven plans of moe-dispatch and
-        moe-combine on one and two nodes of ndv4 and ndv5, 1.3 to 15.
+        Work after which it is known that a plan finds no room, as times that of one that does. Measured: ten plans of moe-dispatch and
+        moe-combine on one and two nodes of ndv4 and ndv5, 0.7 to 10.
     """
 
     grouped: float = 2.5
-    refused: float = 5.0
+    refused: float = 3.0
 
 
 PARAMS = Params()

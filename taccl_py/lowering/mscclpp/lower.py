@@ -225,7 +225,9 @@ def settle(schedule: CellSchedule, places: Places, options: PlanOptions) -> Plan
         if not crowded:
             return draft
         for post, number in crowded.items():
-            parts[post] = max(number, parts.get(post, 1) + 1)
+            # Half as many again: a threadblock of which no part becomes small enough is soon known to find no room.
+            before = parts.get(post, 1)
+            parts[post] = max(number, before + max(1, before // 2))
     raise beyond(
         "max_operations",
         f"the work cannot be shared out so that no threadblock has more than {MSCCLPP.max_operations} operations and "
