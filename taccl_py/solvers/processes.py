@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -136,7 +137,7 @@ def start_workers(number: int) -> Iterator[Workers]:
     context = _Context()
     # Not an event: setting one waits for its sleepers, and those that were killed never answer.
     listens, ends = context.Pipe(duplex=False)
-    with ProcessPoolExecutor(number, context, _prepare, (listens,)) as pool:
+    with ProcessPoolExecutor(number, context, _prepare, (listens, gc.get_threshold())) as pool:
 
         def abandon() -> None:
             # Cancelled calls are taken out first: the pool's thread, which tells all calls that they are lost, fails at theirs.
@@ -188,11 +189,14 @@ def _called(pickled: bytes) -> Any:
     return function(*given)
 
 
-def _prepare(listens: Connection) -> None:
+def _prepare(listens: Connection, collects_after: tuple[int, int, int]) -> None:
     """Leave interrupts to the parent, and stop when its end of the pipe is closed, be it because it was killed.
+
+    Garbage is looked for as rarely as in the parent.
 
     A terminal sends Ctrl-C to everyone, and a cluster's scheduler SIGTERM: what becomes of that is the parent's decision.
     """
+    gc.set_threshold(*collects_after)
     for number in INTERRUPTS:
         signal.signal(number, signal.SIG_IGN)
     # They were held back since the process began (`_interrupts_held`); those that came meanwhile are dropped with that.
