@@ -267,6 +267,16 @@ def block_borders(groups: Iterable[Iterable[int]]) -> list[int]:
     return sorted(found - {-1})
 
 
+def telling_chunks(groups: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...]]:
+    """Chunks of each group without those that always go together with the one before, of which nothing else is to be told."""
+    if sum(map(len, groups)) < 2 * len(groups):
+        return groups
+    different = set(groups)
+    firsts = set(block_borders(different))
+    telling = {group: tuple(filter(firsts.__contains__, group)) for group in different}
+    return [telling[group] for group in groups]
+
+
 def _note_arrival(known: list[tuple[float, int]], arrival: tuple[float, int]) -> None:
     """Add the time and the step of an arrival to those in order, unless an earlier one is of as late a step."""
     end_us, step = arrival

@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from taccl_py.collective import Collective
 from taccl_py.schedule.dispatch import Dispatch, OccupationTimes, longest_first
-from taccl_py.schedule.ir import Message, Schedule, block_borders, rounding_us
+from taccl_py.schedule.ir import Message, Schedule, rounding_us, telling_chunks
 from taccl_py.schedule.layout import ChunkBlocks, UntimedMessage, choose_scratch, contiguous_runs
 from taccl_py.topology.model import Topology
 from taccl_py.work import count_work
@@ -78,7 +78,7 @@ def find_deliveries(topology: Topology, untimed: Sequence[UntimedMessage]) -> li
 
     A sum at the receiver also waits for values stored there before, which would overwrite it.
     """
-    untimed = _without_companions(untimed)
+    telling = telling_chunks([message.chunks for message in untimed])
     adds = any(message.reduce for message in untimed)
     # For every rank, of every chunk.
     brings: list[defaultdict[int, list[int]]] = [defaultdict(list) for _ in range(topology.num_ranks)]
@@ -86,34 +86,21 @@ def find_deliveries(topology: Topology, untimed: Sequence[UntimedMessage]) -> li
     for i in plan_order(untimed):
         dst = topology.links[untimed[i].link].dst
         for arrivals in (brings[dst], stores[dst]) if adds and not untimed[i].reduce else (brings[dst],):
-            for chunk in untimed[i].chunks:
+            for chunk in telling[i]:
                 arrivals[chunk].append(i)
     ends = [message.end for message in untimed]
     whole_us = max(map(abs, ends), default=0.0)
     found = []
-    for message in untimed:
+    for message, chunks in zip(untimed, telling, strict=True):
         link = topology.links[message.link]
         latest = message.start + rounding_us(message.start, whole_us)
         held = brings[link.src]
-        lists = [held[chunk] for chunk in message.chunks if chunk in held]
+        lists = [held[chunk] for chunk in chunks if chunk in held]
         if message.reduce:
             held = stores[link.dst]
-            lists += [held[chunk] for chunk in message.chunks if chunk in held]
-        # There are very many, most of which wait for one message or for none.
-        candidates = lists[0] if len(lists) == 1 else set[int]().union(*lists)
-        found.append({j for j in candidates if ends[j] <= latest})
+            lists += [held[chunk] for chunk in chunks if chunk in held]
+        found.append({j for arrivals in lists for j in arrivals if ends[j] <= latest})
     return found
-
-
-def _without_companions(untimed: Sequence[UntimedMessage]) -> Sequence[UntimedMessage]:
-    """The messages without chunks that always go together with the one before, which tell nothing more."""
-    if sum(len(message.chunks) for message in untimed) < 2 * len(untimed):
-        return untimed
-    firsts = set(block_borders({message.chunks for message in untimed}))
-    return [
-        UntimedMessage(m.link, tuple(filter(firsts.__contains__, m.chunks)), m.start, m.end, m.reduce, m.lead, m.packed)
-        for m in untimed
-    ]
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache, partial
 
 from taccl_py.errors import InputError
-from taccl_py.schedule.ir import Message, Schedule
+from taccl_py.schedule.ir import Message, Schedule, telling_chunks
 from taccl_py.simulate.timeline import Timeline, Transfer, sort_transfers
 from taccl_py.tolerances import SAME_MOMENT, ULPS
+from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
 
 
@@ -70,29 +72,42 @@ def decisions(schedule: Schedule) -> tuple[ReplayTurn, ...]:
     arrived: dict[tuple[int, int], list[int]] = {}
     stored: dict[tuple[int, int], list[int]] = {}
     adds = any(message.reduce for message in schedule.messages)
+    arrivals_us = [_arrival_us(message) for message in schedule.messages]
+    uses_of = cache(partial(_uses, topology))  # very many messages are alike
     turns: list[ReplayTurn] = []
-    for index, message in enumerate(schedule.messages):
+    telling = telling_chunks([message.chunks for message in schedule.messages])
+    for index, (message, chunks) in enumerate(zip(schedule.messages, telling, strict=True)):
         link = topology.links[message.link]
-        before = {other for chunk in message.chunks for other in arrived.get((chunk, link.src), ())}
+        before = {other for chunk in chunks for other in arrived.get((chunk, link.src), ())}
         if message.reduce:
-            before |= {other for chunk in message.chunks for other in stored.get((chunk, link.dst), ())}
-        waits_for = {other for other in before if arrived_by(schedule.messages[other], message.start_us)}
-        for chunk in message.chunks:
+            before |= {other for chunk in chunks for other in stored.get((chunk, link.dst), ())}
+        waits_for = sorted(other for other in before if arrivals_us[other] <= message.start_us)
+        for chunk in chunks:
             arrived.setdefault((chunk, link.dst), []).append(index)
             if adds and not message.reduce:
                 stored.setdefault((chunk, link.dst), []).append(index)
         size = len(message.chunks)
-        resources = tuple(dict.fromkeys(topology.resources_of[message.link]))
-        costs = [topology.resource_cost[resource] for resource in resources]
-        occupancies = tuple(AffineTime(alpha_us, beta_us_per_mb * size) for alpha_us, beta_us_per_mb in costs)
-        turns.append(ReplayTurn(message.link, size, tuple(sorted(waits_for)), resources, occupancies, link.latency_us))
+        resources, occupancies = uses_of(message.link, size)
+        turns.append(ReplayTurn(message.link, size, tuple(waits_for), resources, occupancies, link.latency_us))
     return tuple(turns)
+
+
+def _uses(topology: Topology, link: int, size: int) -> tuple[tuple[int, ...], tuple[AffineTime, ...]]:
+    """Links and ports that so many chunks occupy, and for how long each."""
+    resources = tuple(dict.fromkeys(topology.resources_of[link]))
+    costs = [topology.resource_cost[resource] for resource in resources]
+    return resources, tuple(AffineTime(alpha_us, beta_us_per_mb * size) for alpha_us, beta_us_per_mb in costs)
+
+
+def _arrival_us(message: Message) -> float:
+    """Time from which on a message counts as arrived."""
+    slack_us = SAME_MOMENT * (message.end_us - message.start_us) + ULPS * math.ulp(message.end_us)
+    return message.end_us - slack_us
 
 
 def arrived_by(message: Message, time_us: float) -> bool:
     """True if a message counts as arrived by a time."""
-    slack_us = SAME_MOMENT * (message.end_us - message.start_us) + ULPS * math.ulp(message.end_us)
-    return message.end_us - slack_us <= time_us
+    return _arrival_us(message) <= time_us
 
 
 def replay_schedule(schedule: Schedule, chunk_bytes: float) -> Timeline:

@@ -12,7 +12,9 @@ import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import cycle
+from typing import NamedTuple
 
 from taccl_py.schedule.dispatch import OccupationTimes, followers
 from taccl_py.schedule.ir import Message, Schedule
@@ -103,13 +105,25 @@ def _with_starts(
     return better
 
 
-@dataclass(frozen=True, slots=True)
-class _PortHold:
-    """A link or port, and when after its start a message begins and ends to occupy it."""
+class _PortHold(NamedTuple):
+    """A link or port, and when after its start a message begins and ends to occupy it; a tuple, as very many are looked at."""
 
     resource: int
     begin_us: float
     end_us: float
+
+
+def _holds(whole_us: float, occupied_us: tuple[tuple[int, float], ...]) -> tuple[list[_PortHold], list[_PortHold]]:
+    """Links and ports of a message that takes so long to arrive and occupies them from its start on, and the same backwards."""
+    # Links and ports that symmetry exchanges are one, for the longest of their turns.
+    longest: dict[int, float] = {}
+    for resource, time_us in occupied_us:
+        longest[resource] = max(time_us, longest.get(resource, 0.0))
+    turns = [(resource, time_us) for resource, time_us in longest.items() if time_us > 0]
+    return (
+        [_PortHold(resource, 0.0, time_us) for resource, time_us in turns],
+        [_PortHold(resource, whole_us - time_us, whole_us) for resource, time_us in turns],
+    )
 
 
 class JustifiedMessages:
@@ -134,16 +148,9 @@ class JustifiedMessages:
         self._leads = [sorted(each) for each in leads]
         self._follows = followers(self._leads)
         self._lasting_us = lasting_us
-        self._turns: list[list[_PortHold]] = []
-        self._turns_back: list[list[_PortHold]] = []
-        for whole_us, held in zip(lasting_us, occupied_us, strict=True):
-            # Links and ports that symmetry exchanges are one, for the longest of their turns.
-            longest: dict[int, float] = {}
-            for resource, time_us in held:
-                longest[resource] = max(time_us, longest.get(resource, 0.0))
-            turns = [(resource, time_us) for resource, time_us in longest.items() if time_us > 0]
-            self._turns.append([_PortHold(resource, 0.0, time_us) for resource, time_us in turns])
-            self._turns_back.append([_PortHold(r, whole_us - time_us, whole_us) for r, time_us in turns])
+        holds_of = cache(_holds)  # very many messages are alike
+        holds = [holds_of(*each) for each in zip(lasting_us, map(tuple, occupied_us), strict=True)]
+        self._turns, self._turns_back = ([each[way] for each in holds] for way in (0, 1))
         self._resources = 1 + max((turn.resource for turns in self._turns for turn in turns), default=-1)
 
     def end_us(self, start_us: Sequence[float]) -> float:
@@ -209,10 +216,10 @@ class JustifiedMessages:
         start_us = [0.0] * len(rank)
         while ready:
             _, number = heapq.heappop(ready)
-            turns = [(calendars[turn.resource], turn) for turn in turns_of[number]]
+            turns = [(calendars[resource], begin_us, end_us) for resource, begin_us, end_us in turns_of[number]]
             start = start_us[number] = _first_fit(turns, start_us[number])
-            for calendar, turn in turns:
-                calendar.take(start + turn.begin_us, start + turn.end_us)
+            for calendar, begin_us, end_us in turns:
+                calendar.take(start + begin_us, start + end_us)
             for follower in follows[number]:
                 start_us[follower] = max(start_us[follower], start + self._lasting_us[number])
                 missing[follower] -= 1
@@ -259,12 +266,12 @@ class _PortCalendar:
         return begin_us
 
 
-def _first_fit(turns: Sequence[tuple[_PortCalendar, _PortHold]], start_us: float) -> float:
-    """First start, not before a given one, at which a message finds all its links and ports free."""
+def _first_fit(turns: Sequence[tuple[_PortCalendar, float, float]], start_us: float) -> float:
+    """First start, not before a given one, at which a message finds all its links and ports free, each from when to when after its start."""
     while True:
         before_us = start_us
-        for calendar, turn in turns:
-            begin_us = start_us + turn.begin_us
-            start_us += calendar.free_from(begin_us, start_us + turn.end_us) - begin_us
+        for calendar, after_us, until_us in turns:
+            begin_us = start_us + after_us
+            start_us += calendar.free_from(begin_us, start_us + until_us) - begin_us
         if start_us == before_us:
             return start_us

@@ -90,9 +90,9 @@ def test_blocks_change_nothing(plan):
 def test_deliveries_are_the_same_without_companions(plan):
     machine, _, messages = plan
     found = find_deliveries(machine, messages)
-    leave_out = timing._without_companions
+    leave_out = timing.telling_chunks
     try:
-        timing._without_companions = lambda untimed: untimed
+        timing.telling_chunks = lambda groups: groups
         assert find_deliveries(machine, messages) == found
     finally:
-        timing._without_companions = leave_out
+        timing.telling_chunks = leave_out
