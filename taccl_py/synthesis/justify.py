@@ -150,7 +150,7 @@ class JustifiedMessages:
         self._lasting_us = lasting_us
         holds_of = cache(_holds)  # very many messages are alike
         holds = [holds_of(*each) for each in zip(lasting_us, map(tuple, occupied_us), strict=True)]
-        self._turns, self._turns_back = ([each[way] for each in holds] for way in (0, 1))
+        self._turns, self._turns_back = [forth for forth, _ in holds], [back for _, back in holds]
         self._resources = 1 + max((turn.resource for turns in self._turns for turn in turns), default=-1)
 
     def end_us(self, start_us: Sequence[float]) -> float:

@@ -18,6 +18,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from taccl_py.collective import ROOTED, Address, Buffer, Kind
 from taccl_py.errors import Violation
@@ -231,26 +232,24 @@ def _check_overlaps(schedule: Schedule, usable: tuple[int, ...], report: _Violat
 
 def _check_places(schedule: Schedule, usable: tuple[int, ...], report: _Violations) -> None:
     """Every chunk that arrives has a place to be stored; the chunks of a message are neighbours at both ends, or packed."""
-    places = [_ChunkPlaces(schedule, rank) for rank in range(len(schedule.scratch))]
+    ranks = [_RankPlaces(schedule, rank) for rank in range(len(schedule.scratch))]
     for index in usable:
         message = schedule.messages[index]
         link = schedule.topology.links[message.link]
-        here, there = places[link.src], places[link.dst]
-        arriving = [there[chunk] for chunk in message.chunks]
-        for chunk, place in zip(message.chunks, arriving, strict=True):
-            if place is None or place.buffer is Buffer.INPUT:
-                report.message(
-                    index,
-                    "no-place",
-                    f"brings {schedule.collective.describe_chunk(chunk)} to rank {link.dst}, which does not want it and "
-                    f"has no place for it; list it in scratch[{link.dst}]",
-                )
+        arriving = ranks[link.dst].of(message.chunks)
+        for chunk in arriving.without_place:
+            report.message(
+                index,
+                "no-place",
+                f"brings {schedule.collective.describe_chunk(chunk)} to rank {link.dst}, which does not want it and "
+                f"has no place for it; list it in scratch[{link.dst}]",
+            )
         if message.packed or len(message.chunks) == 1:
             continue
-        leaving = [here[chunk] for chunk in message.chunks]
+        leaving = ranks[link.src].of(message.chunks)
         for rank, end, found in ((link.src, "sender", leaving), (link.dst, "receiver", arriving)):
-            if not _are_neighbours(found):
-                lie = ", ".join("nowhere" if a is None else f"{a.buffer.value}[{a.offset}]" for a in found)
+            if not found.are_neighbours:
+                lie = ", ".join("nowhere" if a is None else f"{a.buffer.value}[{a.offset}]" for a in found.places)
                 report.message(
                     index,
                     "not-contiguous",
@@ -259,17 +258,50 @@ def _check_places(schedule: Schedule, usable: tuple[int, ...], report: _Violatio
                 )
 
 
-class _ChunkPlaces(dict[int, Address | None]):
-    """Places of chunks on a rank: in scratch if listed there, else in the output if wanted, else in the input; None if it never has it."""
+@dataclass(frozen=True, slots=True)
+class _GroupPlaces:
+    """Places of a message's chunks on a rank.
+
+    Attributes
+    ----------
+    places
+        Of every chunk; None if the rank never has it.
+    without_place
+        Chunks that cannot be stored there.
+    are_neighbours
+        Whether the places follow each other in one buffer.
+    """
+
+    places: list[Address | None]
+    without_place: list[int]
+    are_neighbours: bool
+
+
+class _RankPlaces:
+    """Places of chunks on a rank: in scratch if listed there, else in the output if wanted, else in the input."""
 
     def __init__(self, schedule: Schedule, rank: int) -> None:
-        super().__init__({chunk: Address(Buffer.SCRATCH, at) for at, chunk in enumerate(schedule.scratch[rank])})
         self._collective, self._rank = schedule.collective, rank
+        self._places: dict[int, Address | None] = {
+            chunk: Address(Buffer.SCRATCH, at) for at, chunk in enumerate(schedule.scratch[rank])
+        }
+        self._groups: dict[tuple[int, ...], _GroupPlaces] = {}
 
-    def __missing__(self, chunk: int) -> Address | None:
-        output = self._collective.output_address(chunk, self._rank)
-        self[chunk] = found = output if output is not None else self._collective.input_address(chunk, self._rank)
+    def of(self, chunks: tuple[int, ...]) -> _GroupPlaces:
+        """Places of some chunks, which are looked at once: most that arrive also leave."""
+        found = self._groups.get(chunks)
+        if found is None:
+            places = [self._place(chunk) for chunk in chunks]
+            is_lost = [place is None or place.buffer is Buffer.INPUT for place in places]
+            found = _GroupPlaces(places, [*compress(chunks, is_lost)], _are_neighbours(places))
+            self._groups[chunks] = found
         return found
+
+    def _place(self, chunk: int) -> Address | None:
+        if chunk not in self._places:
+            output = self._collective.output_address(chunk, self._rank)
+            self._places[chunk] = output or self._collective.input_address(chunk, self._rank)
+        return self._places[chunk]
 
 
 def _are_neighbours(places: list[Address | None]) -> bool:
