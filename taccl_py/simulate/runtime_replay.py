@@ -228,9 +228,10 @@ class _Structure:
 
     def _end_us(self, case: _ReplayCase, iterations: int) -> float:
         """End of so many iterations, which large sizes have in common."""
-        if (case, iterations) not in self._ends_us:
-            self._ends_us[case, iterations] = _ReplayRun(self, case, iterations).end_us()
-        return self._ends_us[case, iterations]
+        found_us = self._ends_us.get((case, iterations))
+        if found_us is None:
+            found_us = self._ends_us[case, iterations] = _ReplayRun(self, case, iterations).end_us()
+        return found_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,15 +291,9 @@ class _StepTimes:
     tail_us: float
 
 
-@dataclass(frozen=True, slots=True)
-class _AskedLoad:
-    """Load of a message on a resource: latency, its part that occupies the resource, that of the copies before it, and time of a chunk."""
-
-    resource: int
-    alpha_us: float
-    occupied_us: float
-    queued_us: float
-    chunk_us: float
+# Load of a message on a resource: which, latency, its part that occupies the resource, that of the copies before it, and time of a chunk;
+# a tuple, as loads are taken apart millions of times.
+_AskedLoad = tuple[int, float, float, float, float]
 
 
 @dataclass(slots=True, eq=False)
@@ -413,7 +408,9 @@ class _ReplayRun:
             times = block.times[block.position]
             end_us = at_us + times.duration_us
             if work.receives:
-                end_us = max(end_us, into.seen[len(into.received)] + times.tail_us)
+                copied_us = into.seen[len(into.received)] + times.tail_us
+                if copied_us > end_us:
+                    end_us = copied_us
                 self._take(into, times.operations, end_us)
             self._finish(block, end_us)
 
@@ -435,34 +432,37 @@ class _ReplayRun:
         if block.works[block.position].receives:
             taken = len(into.received)
             half = (into.ended[taken] - into.started[taken]) / 2
-            at_us = max(at_us, into.seen[taken] - half)
+            if into.seen[taken] - half > at_us:
+                at_us = into.seen[taken] - half
         if operations > slots and len(connection.ready) <= len(connection.started):
             connection.sender = block
             return None
-        needed = connection.operations + min(operations, slots) - slots
+        needed = connection.operations + (operations if operations < slots else slots) - slots
         if needed > 0:
             free_us = connection.slots_free_us(needed)
             if free_us is None:
                 connection.sender = block
                 return None
-            at_us = max(at_us, free_us)
+            if free_us > at_us:
+                at_us = free_us
         return at_us
 
     def _send(self, block: _BlockRun, start_us: float) -> None:
         connection, into, times = block.out, block.into, block.times[block.position]
         work = block.works[block.position]
-        end_us = start_us + times.duration_us
-        for load in block.loads:
-            free_us = self._free_us[load.resource]
-            served_us = (free_us if free_us > start_us else start_us) + load.queued_us + load.chunk_us * work.count
-            self._free_us[load.resource] = served_us + load.occupied_us
-            end_us = max(end_us, served_us + load.alpha_us)
+        end_us, count, free_from_us = start_us + times.duration_us, work.count, self._free_us
+        for resource, alpha_us, occupied_us, queued_us, chunk_us in block.loads:
+            free_us = free_from_us[resource]
+            served_us = (free_us if free_us > start_us else start_us) + queued_us + chunk_us * count
+            free_from_us[resource] = served_us + occupied_us
+            if served_us + alpha_us > end_us:
+                end_us = served_us + alpha_us
         operations = times.operations
         if operations > self._slots:
             rest = 1 - self._slots / operations
             end_us = max(end_us, connection.ready[len(connection.started)] + rest * times.duration_us)
-        if work.receives:
-            end_us = max(end_us, into.seen[len(into.received)] + times.tail_us)
+        if work.receives and into.seen[len(into.received)] + times.tail_us > end_us:
+            end_us = into.seen[len(into.received)] + times.tail_us
         connection.started.append(start_us)
         connection.ended.append(end_us)
         connection.seen.append(end_us + connection.hop_us + block.replayed.latency_us)
@@ -552,7 +552,7 @@ def _asked(load: ShapeLoad, case: _ReplayCase, mb: float) -> _AskedLoad:
     beta = 1000 / case.gpu_gbps if load.gpu else load.beta_us_per_mb / share
     chunk_us = beta * case.costs.wire * mb * case.copies * load.together
     occupied_us = alpha_us / (load.parallel * case.copies * case.apart) if load.serial else 0.0
-    return _AskedLoad(load.resource, alpha_us, occupied_us, (case.copies - 1) * occupied_us, chunk_us)
+    return load.resource, alpha_us, occupied_us, (case.copies - 1) * occupied_us, chunk_us
 
 
 def _works(steps: Sequence[Step], first: int, lengths: Sequence[int], awaited: Set[int]) -> list[StepWork]:
