@@ -232,7 +232,7 @@ def _check_overlaps(schedule: Schedule, usable: tuple[int, ...], report: _Violat
 
 def _check_places(schedule: Schedule, usable: tuple[int, ...], report: _Violations) -> None:
     """Every chunk that arrives has a place to be stored; the chunks of a message are neighbours at both ends, or packed."""
-    ranks = [_RankPlaces(schedule, rank) for rank in range(len(schedule.scratch))]
+    ranks = [_ChunkPlaces(schedule, rank) for rank in range(len(schedule.scratch))]
     for index in usable:
         message = schedule.messages[index]
         link = schedule.topology.links[message.link]
@@ -277,7 +277,7 @@ class _GroupPlaces:
     are_neighbours: bool
 
 
-class _RankPlaces:
+class _ChunkPlaces:
     """Places of chunks on a rank: in scratch if listed there, else in the output if wanted, else in the input."""
 
     def __init__(self, schedule: Schedule, rank: int) -> None:
