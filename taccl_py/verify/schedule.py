@@ -236,8 +236,8 @@ def _check_places(schedule: Schedule, usable: tuple[int, ...], report: _Violatio
     for index in usable:
         message = schedule.messages[index]
         link = schedule.topology.links[message.link]
-        arriving = ranks[link.dst].of(message.chunks)
-        for chunk in arriving.without_place:
+        without_place, _ = ranks[link.dst].verdict(message.chunks)
+        for chunk in without_place:
             report.message(
                 index,
                 "no-place",
@@ -246,35 +246,17 @@ def _check_places(schedule: Schedule, usable: tuple[int, ...], report: _Violatio
             )
         if message.packed or len(message.chunks) == 1:
             continue
-        leaving = ranks[link.src].of(message.chunks)
-        for rank, end, found in ((link.src, "sender", leaving), (link.dst, "receiver", arriving)):
-            if not found.are_neighbours:
-                lie = ", ".join("nowhere" if a is None else f"{a.buffer.value}[{a.offset}]" for a in found.places)
+        for rank, end in ((link.src, "sender"), (link.dst, "receiver")):
+            _, are_neighbours = ranks[rank].verdict(message.chunks)
+            if not are_neighbours:
+                found = ranks[rank].of(message.chunks)
+                lie = ", ".join("nowhere" if a is None else f"{a.buffer.value}[{a.offset}]" for a in found)
                 report.message(
                     index,
                     "not-contiguous",
                     f"carries chunks {_numbers(message.chunks)}, which lie at {lie} on the {end} (rank {rank}); chunks of "
                     "one message must be neighbours in its order, or go in messages of their own",
                 )
-
-
-@dataclass(frozen=True, slots=True)
-class _GroupPlaces:
-    """Places of a message's chunks on a rank.
-
-    Attributes
-    ----------
-    places
-        Of every chunk; None if the rank never has it.
-    without_place
-        Chunks that cannot be stored there.
-    are_neighbours
-        Whether the places follow each other in one buffer.
-    """
-
-    places: list[Address | None]
-    without_place: list[int]
-    are_neighbours: bool
 
 
 class _ChunkPlaces:
@@ -285,16 +267,24 @@ class _ChunkPlaces:
         self._places: dict[int, Address | None] = {
             chunk: Address(Buffer.SCRATCH, at) for at, chunk in enumerate(schedule.scratch[rank])
         }
-        self._groups: dict[tuple[int, ...], _GroupPlaces] = {}
+        self._verdicts: dict[tuple[int, ...], tuple[tuple[int, ...], bool]] = {}
 
-    def of(self, chunks: tuple[int, ...]) -> _GroupPlaces:
-        """Places of some chunks, which are looked at once: most that arrive also leave."""
-        found = self._groups.get(chunks)
+    def of(self, chunks: tuple[int, ...]) -> list[Address | None]:
+        """Place of every chunk; None if the rank never has it."""
+        return [self._place(chunk) for chunk in chunks]
+
+    def verdict(self, chunks: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
+        """Chunks that cannot be stored there, and whether the places of all follow each other in one buffer.
+
+        Several are looked at once: most that arrive also leave.
+        """
+        found = self._verdicts.get(chunks)
         if found is None:
-            places = [self._place(chunk) for chunk in chunks]
+            places = self.of(chunks)
             is_lost = [place is None or place.buffer is Buffer.INPUT for place in places]
-            found = _GroupPlaces(places, [*compress(chunks, is_lost)], _are_neighbours(places))
-            self._groups[chunks] = found
+            found = tuple(compress(chunks, is_lost)), _are_neighbours(places)
+            if len(chunks) > 1:
+                self._verdicts[chunks] = found
         return found
 
     def _place(self, chunk: int) -> Address | None:
