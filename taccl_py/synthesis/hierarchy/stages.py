@@ -62,11 +62,13 @@ def schedule_stages(stages: Sequence[Stage]) -> float:
     lasts_us = [sum(stage.step_us) for stage in stages]
     waits_for = [stage.after for stage in stages]
     occupied = [(stage.resource,) if stage.also is None else (stage.resource, stage.also) for stage in stages]
+    # Resources may have any numbers, also negative ones.
+    places = {resource: place for place, resource in enumerate({r: None for resources in occupied for r in resources})}
     queues: dict[tuple[int, ...], int] = {}
     starts_us = Dispatch(
-        1 + max([max(resources) for resources in occupied], default=-1),
+        len(places),
         [queues.setdefault(resources, len(queues)) for resources in occupied],
-        [[(resource, us) for resource in resources] for resources, us in zip(occupied, lasts_us, strict=True)],
+        [[(places[r], us) for r in resources] for resources, us in zip(occupied, lasts_us, strict=True)],
         lasts_us,
         waits_for,
         longest_first(lasts_us, waits_for),

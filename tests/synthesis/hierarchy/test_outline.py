@@ -53,6 +53,13 @@ def test_what_has_the_longest_way_to_go_starts_first():
     assert stages[3].starts_us() == [10.0, 12.0]
 
 
+def test_resources_of_stages_have_any_numbers():
+    """Neither -1 nor the largest number stands for another resource: both stages after the first begin at its end."""
+    stages = [Stage((1.0,), 0, ()), Stage((5.0,), -1, (0,)), Stage((5.0,), 7, (0,)), Stage((2.0,), 0, (0,), also=7)]
+    assert schedule_stages(stages) == 8.0
+    assert [stage.start_us for stage in stages] == [0.0, 1.0, 1.0, 6.0]
+
+
 def ndv4(nodes):
     return LaneCluster.of(TemplateSite(load_topology("ndv4", nodes), 65536.0))
 
