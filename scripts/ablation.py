@@ -137,10 +137,28 @@ def _machines() -> Iterator[tuple[str, Topology]]:
         yield f"random{number}", random_machine(number)
 
 
-def measured(demand: Demand) -> Measured:
-    """Times of an instance; some seconds to minutes of work."""
+def raced(demand: Demand, effort: str = "quick") -> Measured:
+    """Times of an instance by `auto` and by every engine alone, without strategies; seconds of work each with effort ``quick``."""
+    time_us = _timing(demand, effort)
+    engines = dict.fromkeys(run.engine for run in auto.first_runs(demand))
+    alone_us = {engine: us for engine in engines if (us := time_us(engine)) < math.inf}
+    return Measured(time_us("auto"), alone_us, {})
+
+
+def measured(demand: Demand, effort: str = "normal") -> Measured:
+    """Times of an instance, also by the best engine without each of its strategies; some seconds to minutes of work."""
+    found = raced(demand, effort)
+    if found.best in _LISTS:
+        time_us = _timing(demand, effort)
+        seen = _seen(found.best, demand, time_us)
+        found.without_us.update({f"{found.best}: {row}": _time_without(found.best, row, time_us) for row in seen})
+    return found
+
+
+def _timing(demand: Demand, effort: str) -> Callable[[str], float]:
+    """Function that tells an engine's time for a demand, infinite where it has no answer."""
     seconds = scaled_seconds(RACE_LIMIT_S, demand.topology.num_ranks, ranged=False)
-    limits = budget(Limits(workers=1), seconds, effort="normal", time_limit=None)
+    limits = budget(Limits(workers=1), seconds, effort=effort, time_limit=None)
 
     def time_us(engine: str) -> float:
         try:
@@ -148,13 +166,7 @@ def measured(demand: Demand) -> Measured:
         except TacclError:
             return math.inf
 
-    engines = dict.fromkeys(run.engine for run in auto.first_runs(demand))
-    alone_us = {engine: us for engine in engines if (us := time_us(engine)) < math.inf}
-    found = Measured(time_us("auto"), alone_us, {})
-    if found.best in _LISTS:
-        seen = _seen(found.best, demand, time_us)
-        found.without_us.update({f"{found.best}: {row}": _time_without(found.best, row, time_us) for row in seen})
-    return found
+    return time_us
 
 
 # Of the engines that try a list of strategies: which there are at an instance, and the search without one of them.
