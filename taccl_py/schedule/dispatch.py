@@ -84,8 +84,7 @@ class OccupationTimes:
 class Dispatch:
     """State of a dispatch: what is free, what waits for data, and what waits for a resource.
 
-    A message that occupies nothing and takes no time is a *barrier*: it arrives as soon as all that it waits for has arrived. With it, what a
-    hundred messages wait for is counted once. Moments that differ by rounding are one moment, the last of them.
+    Moments that differ by rounding are one moment, the last of them.
 
     Parameters
     ----------
@@ -130,7 +129,7 @@ class Dispatch:
     def starts_us(self) -> list[float]:
         """Start all messages, once; when each does, in microseconds."""
         first = [i for i, missing in enumerate(self._missing) if not missing]
-        self._serve(0.0, self._enter(first, 0.0), [])
+        self._serve(0.0, self._enter(first), [])
         while self._events:
             soon = self._events[0][0] * (1 + LAST_DIGITS)
             now = 0.0
@@ -141,29 +140,22 @@ class Dispatch:
                 if event < self._first_message:
                     freed.append(event)
                 else:
-                    ready += self._arrive(event - self._first_message, now)
+                    ready += self._arrive(event - self._first_message)
             self._serve(now, ready, freed)
         return self._start_us
 
-    def _arrive(self, i: int, now: float) -> list[int]:
+    def _arrive(self, i: int) -> list[int]:
         """Places of the messages that have waited for this one alone."""
         complete = []
         for user in self._users[i]:
             self._missing[user] -= 1
             if not self._missing[user]:
                 complete.append(user)
-        return self._enter(complete, now) if complete else complete
+        return self._enter(complete)
 
-    def _enter(self, complete: list[int], now: float) -> list[int]:
-        """Places of messages whose data have arrived; barriers among them arrive themselves."""
-        found = []
-        for i in complete:
-            if self._uses[i] or self._message_us[i]:
-                found.append(self._place[i])
-            else:
-                self._start_us[i] = now
-                found += self._arrive(i, now)
-        return found
+    def _enter(self, complete: list[int]) -> list[int]:
+        """Places of messages whose data have arrived."""
+        return [self._place[i] for i in complete]
 
     def _serve(self, now: float, ready: list[int], freed: list[int]) -> None:
         """Start what can start: of what is ready, and of what waits for resources that are free now."""

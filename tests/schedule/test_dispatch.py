@@ -15,21 +15,6 @@ def test_the_first_by_priority_goes_first_and_what_waits_for_it_when_it_has_arri
     assert dispatch.starts_us() == [1.0, 0.0, 4.0]
 
 
-def test_what_waits_for_a_barrier_goes_before_others_as_soon_as_all_have_arrived():
-    """The last message has priority over the fourth, which is ready before it: a barrier takes no moment of its own."""
-    links, uses = [0, 1, 3, 2, 2], [[(0, 2.0)], [(1, 1.0)], (), [(2, 5.0)], [(2, 5.0)]]
-    waits_for = [(), (), (0, 1), (0,), (2,)]
-    dispatch = Dispatch(3, links, uses, [2.0, 1.0, 0.0, 5.0, 5.0], waits_for, [0, 1, 2, 4, 3])
-    assert dispatch.starts_us() == [0.0, 0.0, 2.0, 7.0, 2.0]
-
-
-def test_barriers_that_wait_for_nothing_or_for_each_other_open_at_once():
-    assert (
-        Dispatch(1, [1, 1, 0], [(), (), [(0, 1.0)]], [0.0, 0.0, 1.0], [(), (0,), (1,)], [0, 1, 2]).starts_us()
-        == [0.0] * 3
-    )
-
-
 def test_moments_that_differ_by_rounding_are_one():
     """0.1 + 0.2 is a little more than 0.3: what comes then has priority over what comes at 0.3 on the link that both need."""
     links, uses = [0, 1, 0, 2, 2], [[(0, 0.1)], [(1, 0.3)], [(0, 0.2)], [(2, 1.0)], [(2, 1.0)]]

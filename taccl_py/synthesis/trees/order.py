@@ -421,16 +421,16 @@ class _SharedMessages(Dispatch):
         self.starts_us()
         return self._messages
 
-    def _enter(self, complete: list[int], now: float) -> list[int]:
+    def _enter(self, complete: list[int]) -> list[int]:
         for i in complete:
             first, end = self._places[i]
             self._joins[first] = self._joins_to[end] = i
-        return super()._enter(complete, now)
+        return super()._enter(complete)
 
-    def _arrive(self, i: int, now: float) -> list[int]:
+    def _arrive(self, i: int) -> list[int]:
         found = []
         for transfer in self._together.pop(i):
-            found += super()._arrive(transfer, now)
+            found += super()._arrive(transfer)
         return found
 
     def _start(self, i: int, now: float) -> None:
@@ -443,8 +443,9 @@ class _SharedMessages(Dispatch):
         cost = self._costs.of_message(link, size)
         self._together[i], self._uses[i], self._message_us[i] = together, cost.occupied, cost.time_us
         self._messages.append(TreeMessage(together, now, now + cost.time_us))
-        if self._fullest in self._resources[i]:
-            self._left -= size * self._costs.chunk_us[link][self._resources[i].index(self._fullest)]
+        for resource, chunk_us in zip(self._resources[i], self._costs.chunk_us[link], strict=True):
+            if resource == self._fullest:
+                self._left -= size * chunk_us
         super()._start(i, now)
 
     def _company(self, index: int) -> tuple[tuple[int, ...], int]:
