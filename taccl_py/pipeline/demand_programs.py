@@ -143,8 +143,9 @@ class DemandTarget:
         first, *others = schedules
         if select_profile(AUTO, self.runtime, first.topology).profile.is_neutral:
             others = []
-        tried = [first, *sorted(others, key=lambda each: _num_moved(each.coalesced()))]
-        return [each for each in tried if len(each.messages) <= self.most_messages]
+        few = [each for each in others if len(each.messages) <= self.most_messages]
+        few.sort(key=lambda each: _num_moved(each.coalesced()))
+        return [first, *few] if len(first.messages) <= self.most_messages else few
 
     def lower_best(
         self, schedules: Sequence[DemandSchedule], demand: DataDemand, over: Over = never
