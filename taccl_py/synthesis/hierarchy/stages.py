@@ -5,10 +5,12 @@ Nodes are alike, so one node and one lane stand for all, and the schedule of a p
 
 from __future__ import annotations
 
+import heapq
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from taccl_py.schedule.dispatch import Dispatch, longest_first
+from taccl_py.schedule.dispatch import followers
 
 
 @dataclass(slots=True)
@@ -59,23 +61,37 @@ def add_stage(
 
 def schedule_stages(stages: Sequence[Stage]) -> float:
     """Set the starts, those with the longest path to the end first wherever several could start; return the end in us."""
+    users = followers([stage.after for stage in stages])
     lasts_us = [sum(stage.step_us) for stage in stages]
-    waits_for = [stage.after for stage in stages]
-    occupied = [(stage.resource,) if stage.also is None else (stage.resource, stage.also) for stage in stages]
-    # Resources may have any numbers, also negative ones.
-    places = {resource: place for place, resource in enumerate({r: None for resources in occupied for r in resources})}
-    queues: dict[tuple[int, ...], int] = {}
-    starts_us = Dispatch(
-        len(places),
-        [queues.setdefault(resources, len(queues)) for resources in occupied],
-        [[(places[r], us) for r in resources] for resources, us in zip(occupied, lasts_us, strict=True)],
-        lasts_us,
-        waits_for,
-        longest_first(lasts_us, waits_for),
-    ).starts_us()
-    for stage, start_us in zip(stages, starts_us, strict=True):
-        stage.start_us = start_us
-    return max((start + lasts for start, lasts in zip(starts_us, lasts_us, strict=True)), default=0.0)
+    rest_us = lasts_us.copy()
+    for number in reversed(range(len(stages))):
+        if users[number]:
+            rest_us[number] += max([rest_us[user] for user in users[number]])
+    left = [len(set(stage.after)) for stage in stages]
+    # What can start at the earliest comes first; of several at that time, what has the longest path to go.
+    ready = [(0.0, -rest_us[number], number) for number, count in enumerate(left) if not count]
+    heapq.heapify(ready)
+    free_us: defaultdict[int, float] = defaultdict(float)
+    ends_us = [0.0] * len(stages)
+    while ready:
+        at, rest, number = ready[0]
+        stage = stages[number]
+        free = free_us[stage.resource] if stage.also is None else max(free_us[stage.resource], free_us[stage.also])
+        if free > at:
+            # Something else has begun there; what waits can only start later than it could before.
+            heapq.heapreplace(ready, (free, rest, number))
+            continue
+        heapq.heappop(ready)
+        stage.start_us = at
+        end_us = ends_us[number] = free_us[stage.resource] = at + lasts_us[number]
+        if stage.also is not None:
+            free_us[stage.also] = end_us
+        for user in users[number]:
+            left[user] -= 1
+            if not left[user]:
+                start_us = max([ends_us[before] for before in stages[user].after])
+                heapq.heappush(ready, (start_us, -rest_us[user], user))
+    return max(ends_us, default=0.0)
 
 
 def keep_order(stages: Sequence[Stage], order: Sequence[int]) -> float:
