@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterable, Sequence
 
-from taccl_py.tolerances import LAST_DIGITS
 from taccl_py.topology.model import Topology
 
 # A resource that a message occupies, and for how many microseconds, or of any other unit that all times are in.
@@ -84,8 +83,6 @@ class OccupationTimes:
 class Dispatch:
     """State of a dispatch: what is free, what waits for data, and what waits for a resource.
 
-    Moments that differ by rounding are one moment, the last of them.
-
     Parameters
     ----------
     num_resources
@@ -126,12 +123,12 @@ class Dispatch:
         self._events: list[tuple[float, int]] = []
         self._first_message = num_resources
 
-    def starts_us(self) -> list[float]:
-        """Start all messages, once; when each does, in microseconds."""
+    def starts_us(self, rounding: float = 0.0) -> list[float]:
+        """Start all messages, once; when each does, in microseconds. Moments that differ by this part are one, the last of them."""
         first = [i for i, missing in enumerate(self._missing) if not missing]
         self._serve(0.0, self._enter(first), [])
         while self._events:
-            soon = self._events[0][0] * (1 + LAST_DIGITS)
+            soon = self._events[0][0] * (1 + rounding)
             now = 0.0
             ready: list[int] = []
             freed: list[int] = []

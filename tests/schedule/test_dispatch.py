@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl_py.schedule.dispatch import Dispatch, tails_us
+from taccl_py.tolerances import LAST_DIGITS
 from tests.instances import ring
 
 
@@ -19,7 +20,7 @@ def test_moments_that_differ_by_rounding_are_one():
     """0.1 + 0.2 is a little more than 0.3: what comes then has priority over what comes at 0.3 on the link that both need."""
     links, uses = [0, 1, 0, 2, 2], [[(0, 0.1)], [(1, 0.3)], [(0, 0.2)], [(2, 1.0)], [(2, 1.0)]]
     dispatch = Dispatch(3, links, uses, [0.1, 0.3, 0.2, 1.0, 1.0], [(), (), (0,), (2,), (1,)], range(5))
-    starts_us = dispatch.starts_us()
+    starts_us = dispatch.starts_us(LAST_DIGITS)
     assert starts_us[3] == 0.1 + 0.2
     assert starts_us[4] == 0.1 + 0.2 + 1.0
 

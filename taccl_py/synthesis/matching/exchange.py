@@ -17,7 +17,7 @@ from taccl_py.schedule.dispatch import Dispatch, longest_first
 from taccl_py.schedule.ir import Message, sort_messages
 from taccl_py.synthesis.matching.fabric import Fabric, Sort
 from taccl_py.synthesis.matching.params import PARAMS
-from taccl_py.tolerances import RELATIVE
+from taccl_py.tolerances import LAST_DIGITS, RELATIVE
 from taccl_py.work import count_work
 
 
@@ -209,7 +209,7 @@ def order_messages(fabrics: Sequence[Fabric], messages: Sequence[ExchangedMessag
         message_us,
         waits_for,
         longest_first(message_us, waits_for),
-    ).starts_us()
+    ).starts_us(LAST_DIGITS)
     timed = zip(messages, starts_us, message_us, strict=True)
     return sort_messages(Message(m.link, m.chunks, start, start + lasts_us) for m, start, lasts_us in timed)
 

@@ -15,6 +15,7 @@ from taccl_py.synthesis.params import COMMON
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.params import PARAMS
 from taccl_py.synthesis.trees.transfers import PieceTransfer
+from taccl_py.tolerances import LAST_DIGITS
 from taccl_py.units import BYTES_PER_MB
 from taccl_py.work import count_work
 
@@ -418,7 +419,7 @@ class _SharedMessages(Dispatch):
 
     def messages(self) -> list[TreeMessage]:
         """All messages, in the order of their starts."""
-        self.starts_us()
+        self.starts_us(LAST_DIGITS)
         return self._messages
 
     def _enter(self, complete: list[int]) -> list[int]:
